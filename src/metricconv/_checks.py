@@ -1,0 +1,50 @@
+"""Checks of users' arguments: each names the argument, its value and what was expected."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def tuple_of(value: int | Sequence[int], dim: int, name: str, *, minimum: int) -> tuple[int, ...]:
+    """Turn an int, or one int an axis, into a tuple of ``dim`` ints that are at least ``minimum``."""
+    values = (value,) * dim if isinstance(value, int) else tuple(value)
+    if len(values) != dim or not all(isinstance(v, int) for v in values):
+        raise ValueError(f"`{name}` (={value!r}) must be an int or {dim} ints, one for each spatial axis")
+    if any(v < minimum for v in values):
+        raise ValueError(f"`{name}` (={value!r}) must be at least {minimum} along every axis")
+    return values
+
+
+def one_of(value: str, choices: Iterable[str], name: str) -> str:
+    """Return ``value`` when it is one of ``choices``."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"`{name}` (={value!r}) must be one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def divisible(value: int, by: int, name: str, by_name: str) -> None:
+    """Refuse a count that does not split evenly."""
+    if by < 1 or value % by:
+        raise ValueError(f"`{name}` (={value}) must be divisible by `{by_name}` (={by})")
+
+
+def floating(tensor: Tensor, name: str) -> Tensor:
+    """Return ``tensor`` when it is a tensor of floating-point numbers."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(f"`{name}` must hold floating-point numbers, got dtype {tensor.dtype}")
+    return tensor
+
+
+def finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, naming the first place where one stands. Synchronises with the device."""
+    bad = ~torch.isfinite(tensor)
+    if bool(bad.any()):
+        place = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"`{name}` must be finite, got {tensor[place].item()} at index {place} "
+            f"({int(bad.sum())} such of {tensor.numel()} values)"
+        )

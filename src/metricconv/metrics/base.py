@@ -1,0 +1,172 @@
+"""What every metric is: a value that tells, at each pixel, how long a step is."""
+
+import dataclasses
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from .. import _checks, _interpolation
+
+# F is never taken smaller than this when a direction is divided by it: no sample is farther than 1e6 pixels.
+_SMALLEST_NORM = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Metric(ABC):
+    """A field of norms F_x on the tangent spaces of an image, positively homogeneous and convex.
+
+    Every tensor of a metric is (B, G, n, *spatial): B images, G groups of channels, n numbers a pixel and d spatial
+    axes. Vectors are in tensor-axis order, (y, x) in 2-D, in pixels. A size of 1 along any axis but n broadcasts, so a
+    constant metric is (1, 1, n, 1, 1). Numbers are float32 or wider: half precision is widened on entry.
+
+    A new family of metrics is one subclass: its tensors as dataclass fields, ``norm`` and ``dual``.
+    """
+
+    def __post_init__(self) -> None:
+        tensors = {name: _checks.floating(value, name) for name, value in self.tensors().items()}
+        dim = next(iter(tensors.values())).dim() - 3
+        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+        if dim < 1 or any(len(shape) != dim + 3 for shape in shapes.values()):
+            raise ValueError(f"a metric's tensors must be (B, G, n, *spatial) with as many axes each, got {shapes}")
+        dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors.values()), torch.float32)
+        try:
+            batch, groups, *spatial = torch.broadcast_shapes(*(shape[:2] + shape[3:] for shape in shapes.values()))
+        except RuntimeError:
+            raise ValueError(f"a metric's tensors must agree in batch, groups and spatial size, got {shapes}") from None
+        for name, value in tensors.items():
+            object.__setattr__(self, name, value.to(dtype).expand(batch, groups, value.shape[2], *spatial))
+
+    @abstractmethod
+    def norm(self, u: Tensor) -> Tensor:
+        """Return F(u) for u (B, G, d, *spatial): (B, G, *spatial); or for P vectors a pixel, (B, G, P, d, *spatial)."""
+
+    @abstractmethod
+    def dual(self) -> "Metric":
+        """Return the metric of F*(v) = max {vᵀu : F(u) ≤ 1}, which measures covectors."""
+
+    @abstractmethod
+    def is_positive(self) -> Tensor:
+        """Return where F(u) > 0 for every u ≠ 0: bool (B, G, *spatial)."""
+
+    @abstractmethod
+    def scaled(self, radius: float | Sequence[float]) -> Self:
+        """Return the metric whose unit balls are ``radius`` times as large (along each axis, if one is given for each)."""
+
+    @property
+    @abstractmethod
+    def bounding_radius(self) -> Tensor:
+        """An upper bound, in pixels, on the length of any u with F(u) ≤ 1: (B, G, *spatial)."""
+
+    @property
+    def dim(self) -> int:
+        """The number d of spatial axes."""
+        return self._any().dim() - 3
+
+    @property
+    def batch(self) -> int:
+        """The number B of images (1 broadcasts)."""
+        return self._any().shape[0]
+
+    @property
+    def groups(self) -> int:
+        """The number G of metric groups (1 broadcasts)."""
+        return self._any().shape[1]
+
+    @property
+    def spatial(self) -> torch.Size:
+        """The size of the field of pixels (1 broadcasts)."""
+        return self._any().shape[3:]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers are."""
+        return self._any().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The numbers' type, float32 or wider."""
+        return self._any().dtype
+
+    def unit_vectors(self, directions: Tensor) -> Tensor:
+        """Return y = u / F(u), the points of the unit circle in the directions (P, d): (B, G, P, d, *spatial)."""
+        if directions.dim() != 2 or directions.shape[1] != self.dim:
+            raise ValueError(f"`directions` must be (P, {self.dim}), got shape {tuple(directions.shape)}")
+        u = directions.to(self._any()).view(1, 1, *directions.shape, *(1,) * self.dim)
+        return u / self.norm(u).clamp_min(_SMALLEST_NORM).unsqueeze(3)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the metric with ``function`` applied to each of its tensors."""
+        return type(self)(**{name: function(value) for name, value in self.tensors().items()})
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or convert, with the arguments of torch.Tensor.to."""
+        return self.map(lambda t: t.to(*args, **kwargs))
+
+    def detach(self) -> Self:
+        """Cut from the autograd graph."""
+        return self.map(Tensor.detach)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Slice as a field (B, G, *spatial); an integer keeps its axis, so the result is a field again.
+
+        >>> from metricconv import Riemannian
+        >>> Riemannian(torch.ones(4, 1, 3, 8, 8))[1, :, 2:5].spatial
+        torch.Size([3, 8])
+        """
+        index = index if isinstance(index, tuple) else (index,)
+        kept = [slice(i, i + 1 if i != -1 else None) if isinstance(i, int) else i for i in index]
+        kept += [slice(None)] * (2 - len(kept))
+        return self.map(lambda t: t[(*kept[:2], slice(None), *kept[2:])])
+
+    def at(self, position: Tensor, padding_mode: str = "border") -> Self:
+        """Read the field between pixels: position (B, d, *out), in pixels.
+
+        Interpolation is multilinear and so convex: a field that is positive at its pixels is positive between them.
+        """
+        _checks.one_of(padding_mode, _interpolation.PADDING_MODES[1:], "padding_mode")
+        if position.dim() != self.dim + 2 or position.shape[1] != self.dim:
+            raise ValueError(f"`position` must be (B, {self.dim}, *out), got shape {tuple(position.shape)}")
+        batch = max(self.batch, position.shape[0])
+        where = position.movedim(1, -1).expand(batch, *position.shape[2:], self.dim)
+
+        def read(field: Tensor) -> Tensor:
+            field = field.expand(batch, *field.shape[1:])
+            return _interpolation.interpolate(field.flatten(1, 2), where, padding_mode).unflatten(1, field.shape[1:3])
+
+        return self.map(read)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that make the metric, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _any(self) -> Tensor:
+        return next(iter(self.tensors().values()))
+
+
+def ball_volume(dim: int) -> float:
+    """Return the volume of the Euclidean unit ball: 2, π, 4π/3, …"""
+    return math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
+
+
+def axis_factors(radius: float | Sequence[float], dim: int) -> list[float]:
+    """Return 1/radius along each axis."""
+    radii = [float(radius)] * dim if isinstance(radius, int | float) else [float(r) for r in radius]
+    if len(radii) != dim or not all(0 < r < math.inf for r in radii):
+        raise ValueError(f"`radius` (={radius!r}) must be positive, one number or one for each of {dim} axes")
+    return [1 / r for r in radii]
+
+
+def positive_field(value: float | Tensor, dim: int, name: str) -> Tensor:
+    """Turn a positive number, or a field (B, G, *spatial) of them, into a tensor that broadcasts as such a field."""
+    if isinstance(value, Tensor):
+        if value.dim() != dim + 2:
+            raise ValueError(f"`{name}` must be a number or (B, G, *spatial), got shape {tuple(value.shape)}")
+        return value
+    if not 0 < value < math.inf:
+        raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
+    return torch.full((1, 1, *(1,) * dim), float(value))

@@ -1,0 +1,5 @@
+"""The one operator of Theorem 1, and the engines that compute it."""
+
+from .functional import check_finite, deform_conv2d, metric_conv, support_conv
+
+__all__ = ["check_finite", "deform_conv2d", "metric_conv", "support_conv"]

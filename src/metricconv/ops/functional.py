@@ -1,0 +1,193 @@
+"""The operator as users call it: checks, defaults, the choice of engine (and why), autocast."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..metrics import Metric
+from ..stencils import Stencil, onion
+from ..supports import Support, TangentBall, from_torchvision_offsets
+from . import reference
+from .problem import Problem, check
+
+_checking_finite = contextvars.ContextVar("checking_finite", default=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """An engine: how it computes, and why it cannot compute a given problem (None when it can)."""
+
+    run: Callable[[Problem], Tensor]
+    refusal: Callable[[Problem], str | None]
+
+
+# In order of preference: "auto" takes the first that does not refuse.
+BACKENDS: dict[str, Backend] = {"reference": Backend(reference.run, lambda problem: None)}
+
+
+def support_conv(
+    input: Tensor,
+    support: Support,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    modulation: Tensor | None = None,
+    padding_mode: str = "zeros",
+    backend: str = "auto",
+) -> Tensor:
+    """Sum an image over a support: y(o) = bias + Σ_j w_j · m_j(o) · x(centre(o) + Δ_j(o)).
+
+    Standard, dilated, shifted, deformable and metric convolutions are this one operator with another support.
+
+    Args:
+        input: (B, C_in, *spatial).
+        support: where each output pixel looks; its metric groups G split the input channels evenly.
+        weight: (C_out, C_in/groups, *kernel_size), cell j row by row for sample j.
+        bias: (C_out,).
+        stride, padding: as in ``nn.Conv2d``; the output has the size ``nn.Conv2d`` would give it.
+        groups: splits the channels among the weights, as in ``nn.Conv2d``; independent of G.
+        modulation: (B, G, P, *out), multiplies each sample.
+        padding_mode: what samples see past the border: "zeros", "border", "reflect" or "circular".
+        backend: "auto", or the name of one engine, which then computes or says why it cannot.
+
+    Returns:
+        (B, C_out, *out), in the input's dtype, or autocast's.
+
+    >>> import metricconv as mc
+    >>> x, w = torch.randn(1, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    >>> y = mc.support_conv(x, mc.Grid(3), w, padding=1)
+    >>> torch.allclose(y, torch.nn.functional.conv2d(x, w, padding=1), atol=1e-5)
+    True
+    """
+    if not isinstance(support, Support):
+        raise TypeError(f"`support` must be a Support, got {type(support).__name__}")
+    stride = _checks.tuple_of(stride, support.dim, "stride", minimum=1)
+    padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
+    problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
+    check(problem)
+    if not torch.compiler.is_compiling() and _checking_finite.get():
+        _check_finite(problem)
+    device = input.device.type
+    if torch.is_autocast_enabled(device):
+        problem = _cast(problem, torch.get_autocast_dtype(device))
+    with torch.autocast(device, enabled=False):
+        return choose_backend(problem, backend).run(problem)
+
+
+def metric_conv(
+    input: Tensor,
+    metric: Metric,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    modulation: Tensor | None = None,
+    *,
+    stencil: Stencil | None = None,
+    padding_mode: str = "zeros",
+    backend: str = "auto",
+) -> Tensor:
+    """Convolve over the unit tangent balls of a metric, in any dimension; arguments ordered as torchvision's.
+
+    Args:
+        input, weight, bias, stride, padding, modulation, padding_mode, backend: as in ``support_conv``; ``groups``
+            follows from the shapes of input and weight.
+        metric: the metric at each output pixel.
+        dilation: sets the output's size and centres, as in ``nn.Conv2d``; the ball's size is the metric's affair.
+        stencil: how the ball is sampled; onion peeling of the weight's kernel size if not given.
+    """
+    if stencil is None:
+        stencil = onion(weight.shape[-1], metric.dim)
+    _checks.divisible(input.shape[1], weight.shape[1], "input channels", "weight's input channels")
+    return support_conv(
+        input,
+        TangentBall(metric, stencil, dilation),
+        weight,
+        bias,
+        stride=stride,
+        padding=padding,
+        groups=input.shape[1] // weight.shape[1],
+        modulation=modulation,
+        padding_mode=padding_mode,
+        backend=backend,
+    )
+
+
+def deform_conv2d(
+    input: Tensor,
+    offset: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Compute ``torchvision.ops.deform_conv2d`` with its own arguments, on any device and in any dtype."""
+    support = from_torchvision_offsets(offset, tuple(weight.shape[2:]), dilation)
+    modulation = None if mask is None else mask.unflatten(1, (support.groups, -1))
+    _checks.divisible(input.shape[1], weight.shape[1], "input channels", "weight's input channels")
+    groups = input.shape[1] // weight.shape[1]
+    return support_conv(
+        input, support, weight, bias, stride=stride, padding=padding, groups=groups, modulation=modulation
+    )
+
+
+def choose_backend(problem: Problem, name: str = "auto") -> Backend:
+    """Return the engine of that name, or with "auto" the first that can compute the problem."""
+    if name == "auto":
+        return next(backend for backend in BACKENDS.values() if backend.refusal(problem) is None)
+    if name not in BACKENDS:
+        raise ValueError(f"`backend` (={name!r}) must be 'auto' or one of these: {_availability(problem)}")
+    refusal = BACKENDS[name].refusal(problem)
+    if refusal is not None:
+        raise ValueError(f"`backend` (={name!r}) cannot compute this: {refusal}. Available: {_availability(problem)}")
+    return BACKENDS[name]
+
+
+@contextlib.contextmanager
+def check_finite() -> Iterator[None]:
+    """Refuse NaN and infinity at every ``support_conv`` inside, naming the tensor and the pixel.
+
+    Off by default, since looking synchronises with the device.
+
+    >>> import metricconv as mc
+    >>> with mc.check_finite():
+    ...     mc.support_conv(torch.full((1, 1, 3, 3), torch.nan), mc.Grid(3), torch.ones(1, 1, 3, 3))
+    Traceback (most recent call last):
+        ...
+    ValueError: `input` must be finite, got nan at index (0, 0, 0, 0) (9 such of 9 values)
+    """
+    token = _checking_finite.set(True)
+    try:
+        yield
+    finally:
+        _checking_finite.reset(token)
+
+
+def _availability(problem: Problem) -> str:
+    states = {name: backend.refusal(problem) for name, backend in BACKENDS.items()}
+    return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
+
+
+def _cast(problem: Problem, dtype: torch.dtype) -> Problem:
+    """Give autocast's dtype to all but the geometry."""
+    names = [n for n in ("input", "weight", "bias", "modulation") if getattr(problem, n) is not None]
+    return dataclasses.replace(problem, **{name: getattr(problem, name).to(dtype) for name in names})
+
+
+def _check_finite(problem: Problem) -> None:
+    tensors = {"input": problem.input, "weight": problem.weight, "bias": problem.bias, "modulation": problem.modulation}
+    tensors |= {f"support.{name}": tensor for name, tensor in problem.support.tensors().items()}
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _checks.finite(tensor, name)

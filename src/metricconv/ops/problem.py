@@ -1,0 +1,94 @@
+"""One call of the operator, checked: what every engine is handed."""
+
+import dataclasses
+
+from torch import Tensor
+
+from .. import _checks
+from .._interpolation import PADDING_MODES
+from ..supports import Support
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """y(o) = bias + Σ_j w_j · m_j(o) · x(centre(o) + Δ_j(o)), with shapes as in ``support_conv``.
+
+    The output has the size ``torch.nn.Conv2d`` would give it for the support's kernel size and dilation, and the
+    centre of output o is the input position o·stride + origin, with origin = dilation·(k−1)/2 − padding.
+    """
+
+    input: Tensor  # [B, C_in, *spatial]
+    support: Support
+    weight: Tensor  # [C_out, C_in / groups, *kernel_size]
+    bias: Tensor | None  # [C_out]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    groups: int
+    modulation: Tensor | None  # [B, G, P, *out]
+    padding_mode: str
+
+    @property
+    def out_size(self) -> tuple[int, ...]:
+        """The spatial size of the output."""
+        geometry = zip(self.input.shape[2:], *self._geometry(), strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in geometry)
+
+    @property
+    def origin(self) -> tuple[float, ...]:
+        """The input position at which output 0 is centred."""
+        return tuple(d * (k - 1) / 2 - p for k, d, _, p in zip(*self._geometry(), strict=True))
+
+    def _geometry(self) -> tuple[tuple[int, ...], ...]:
+        return self.support.kernel_size, self.support.dilation, self.stride, self.padding
+
+
+def check(problem: Problem) -> None:
+    """Refuse shapes that do not fit, naming the argument, its value and what was expected."""
+    x, support, weight = problem.input, problem.support, problem.weight
+    dim = support.dim
+    for name in ("input", "weight", "bias", "modulation"):
+        if getattr(problem, name) is not None:
+            _checks.floating(getattr(problem, name), name)
+    _checks.one_of(problem.padding_mode, PADDING_MODES, "padding_mode")
+    if x.dim() != dim + 2:
+        raise ValueError(f"`input` must be (B, C, *spatial) with {dim} spatial axes, got shape {tuple(x.shape)}")
+    channels = x.shape[1]
+    if weight.dim() != dim + 2 or tuple(weight.shape[2:]) != support.kernel_size:
+        raise ValueError(
+            f"`weight` must be (C_out, C_in/groups, *kernel_size) with the support's kernel size "
+            f"{support.kernel_size}, got shape {tuple(weight.shape)}"
+        )
+    _checks.divisible(channels, problem.groups, "input channels", "groups")
+    _checks.divisible(weight.shape[0], problem.groups, "output channels", "groups")
+    _checks.divisible(channels, support.groups, "input channels", "metric groups")
+    if weight.shape[1] * problem.groups != channels:
+        raise ValueError(
+            f"`weight` (shape {tuple(weight.shape)}) must have {channels // problem.groups} input channels a group for "
+            f"`input` of {channels} channels and `groups` (={problem.groups})"
+        )
+    if problem.bias is not None and tuple(problem.bias.shape) != (weight.shape[0],):
+        raise ValueError(f"`bias` must be ({weight.shape[0]},), got shape {tuple(problem.bias.shape)}")
+    out = problem.out_size
+    if any(n < 1 for n in out):
+        raise ValueError(
+            f"`input` (spatial size {tuple(x.shape[2:])}) is too small for kernel size {support.kernel_size}, dilation "
+            f"{support.dilation} and `padding` (={problem.padding}): the output would be {out}"
+        )
+    for name, tensor in support.tensors().items():
+        _fits(tensor, f"support.{name}", x.shape[0], out)
+    if problem.modulation is not None:
+        m = problem.modulation
+        if m.dim() != dim + 3 or m.shape[2] != support.samples or m.shape[1] not in (1, support.groups):
+            raise ValueError(
+                f"`modulation` must be (B, {support.groups}, {support.samples}, *out), got shape {tuple(m.shape)}"
+            )
+        _fits(m, "modulation", x.shape[0], out)
+
+
+def _fits(tensor: Tensor, name: str, batch: int, out: tuple[int, ...]) -> None:
+    spatial = tuple(tensor.shape[-len(out) :])
+    if tensor.shape[0] not in (1, batch) or any(n not in (1, size) for n, size in zip(spatial, out, strict=True)):
+        raise ValueError(
+            f"`{name}` has batch {tensor.shape[0]} and spatial size {spatial}; the output needs batch {batch} (or 1) "
+            f"and spatial size {out} (or 1 along an axis)"
+        )

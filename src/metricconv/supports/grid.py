@@ -1,0 +1,50 @@
+"""The support of ordinary, dilated and interpolated convolutions: the same grid everywhere."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .base import Support, lattice, reference_kernel
+
+
+class Grid(Support):
+    """The k×k grid of an ordinary convolution.
+
+    Args:
+        kernel_size: cells along each axis.
+        dilation: whole pixels between cells, as in ``nn.Conv2d``.
+        spacing: pixels between samples, if other than ``dilation``: any positive number. Samples then fall between
+            pixels and are interpolated, while the output's size stays that of ``dilation``.
+        dim: spatial axes, where ``kernel_size`` is one int.
+
+    >>> Grid(3, spacing=0.5).offsets().flatten().tolist()[:6]
+    [-0.5, -0.5, -0.5, 0.0, -0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int],
+        dilation: int | Sequence[int] = 1,
+        spacing: float | Sequence[float] | None = None,
+        dim: int = 2,
+    ) -> None:
+        dim = dim if isinstance(kernel_size, int) else len(kernel_size)
+        self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
+        if spacing is None:
+            spacing = self.dilation
+        self.spacing = (float(spacing),) * dim if isinstance(spacing, int | float) else tuple(map(float, spacing))
+        if len(self.spacing) != dim or not all(0 < s < float("inf") for s in self.spacing):
+            raise ValueError(f"`spacing` (={spacing!r}) must be positive, one number or one for each of {dim} axes")
+
+    @classmethod
+    def covering(cls, extent: float, kernel_size: int, dim: int = 2) -> "Grid":
+        """Return the grid of ``kernel_size`` samples an axis spread over an area ``extent`` pixels wide."""
+        return cls(kernel_size, spacing=extent / kernel_size, dim=dim)
+
+    def offsets(self, samples: slice = slice(None)) -> Tensor:
+        """Return the grid: (1, 1, P, d, 1, …, 1)."""
+        return lattice(self.kernel_size, self.spacing, samples)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """A grid has no numbers a pixel."""
+        return {}

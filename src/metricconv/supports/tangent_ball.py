@@ -1,0 +1,44 @@
+"""The support of a metric convolution: the unit ball of a metric, in the tangent plane of each pixel."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .. import _checks
+from ..metrics import Metric
+from ..stencils import Stencil
+from .base import Support
+
+
+class TangentBall(Support):
+    """Samples s_j y(u_j) of the unit tangent ball {u : F(u) ≤ 1}, with y(u) = u / F(u) in closed form.
+
+    Args:
+        metric: the metric at each output pixel.
+        stencil: the directions u_j and radii s_j.
+        dilation: that of the reference kernel; it sets the output's size and centres, as in ``nn.Conv2d``. The ball's
+            own size is the metric's affair.
+
+    >>> import metricconv as mc
+    >>> ball = TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.square_onion(3))
+    >>> ball.offsets().view(9, 2)[0].tolist()  # the ball of radius 2: a 3×3 grid, dilated by 2
+    [-2.0, -2.0]
+    """
+
+    def __init__(self, metric: Metric, stencil: Stencil, dilation: int | Sequence[int] = 1) -> None:
+        if not isinstance(metric, Metric):
+            raise TypeError(f"`metric` must be a Metric, got {type(metric).__name__}")
+        if stencil.dim != metric.dim:
+            raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
+        self.metric, self.stencil, self.kernel_size = metric, stencil, stencil.kernel_size
+        self.dilation = _checks.tuple_of(dilation, stencil.dim, "dilation", minimum=1)
+
+    def offsets(self, samples: slice = slice(None)) -> Tensor:
+        """Return s_j u_j / F(u_j): (B, G, P, d, *out)."""
+        directions, radii = self.stencil[samples]
+        points = self.metric.unit_vectors(directions)
+        return points * radii.to(points).view(1, 1, -1, *(1,) * (self.dim + 1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The metric's numbers: in 2-D five a pixel, whatever the number of samples."""
+        return self.metric.tensors()
