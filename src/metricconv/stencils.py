@@ -78,6 +78,7 @@ def polar(k: int, dim: int = 2) -> Stencil:
             raise ValueError(f"`k` (={k}) must be even for a polar stencil in 1-D: as many samples on either side")
         steps = [t for t in range(-k // 2, k // 2 + 1) if t]
         return _stencil([(math.copysign(1, t),) for t in steps], [abs(t) / (k // 2) for t in steps], (k,))
+    circle: list[tuple[float, ...]]
     if dim == 2:
         circle = [(math.sin(2 * math.pi * t / k), math.cos(2 * math.pi * t / k)) for t in range(k)]
     elif dim == 3:

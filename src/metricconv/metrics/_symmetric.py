@@ -67,10 +67,8 @@ def quadratic(packed: Tensor, vector: Tensor) -> Tensor:
 def dot(covector: Tensor, vector: Tensor) -> Tensor:
     """Return ωᵀ v, for one vector a pixel or P of them."""
     dim = covector.shape[2]
-    several = vector.dim() == covector.dim() + 1
-    terms = [
-        (w.unsqueeze(2) if several else w) * v for w, v in zip(covector.unbind(2), split(vector, dim), strict=True)
-    ]
+    covector = covector.unsqueeze(2) if vector.dim() == covector.dim() + 1 else covector
+    terms = [w * v for w, v in zip(split(covector, dim), split(vector, dim), strict=True)]
     return sum(terms[1:], terms[0])
 
 

@@ -55,7 +55,7 @@ class Metric(ABC):
 
     @abstractmethod
     def scaled(self, radius: float | Sequence[float]) -> Self:
-        """Return the metric whose unit balls are ``radius`` times as large (along each axis, if one is given for each)."""
+        """Return the metric whose unit balls are ``radius`` times as large, along every axis or each by its own."""
 
     @property
     @abstractmethod

@@ -4,6 +4,8 @@ Samples are gathered as rows of channels and contracted with the weights, a chun
 stays bounded whatever the kernel size; chunks are computed again in the backward pass.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -67,10 +69,9 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
         for n, s, o in zip(problem.out_size, problem.stride, problem.origin, strict=True)
     ]
     centre = torch.stack(torch.meshgrid(*axes, indexing="ij"))  # [d, *out]
-    position = torch.stack(
-        [_per_pixel(offset + c, problem) for offset, c in zip(offsets.unbind(3), centre, strict=True)], -1
-    )
-    image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * x[0, 0].numel() if x.shape[0] else 0
+    moved = [_per_pixel(o + c, problem) for o, c in zip(offsets.unbind(3), centre, strict=True)]
+    position = torch.stack(moved, -1)  # [B, N, p, G, d]
+    image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * math.prod(x.shape[2:])
     group = torch.arange(support.groups, device=x.device)
     found = list(corners(position, x.shape[2:], problem.padding_mode))
     return [(flat + image) * support.groups + group for flat, _ in found], [weight for _, weight in found]
