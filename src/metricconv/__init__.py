@@ -1,8 +1,17 @@
 """Convolutions whose support is the unit ball of an explicit metric."""
 
-from . import metrics, ops, stencils, supports
+from . import metrics, nn, ops, stencils, supports
+from .convert import convert
 from .metrics import Metric, Randers, Riemannian
-from .ops import check_finite, deform_conv2d, metric_conv, support_conv
+from .ops import (
+    check_finite,
+    deform_conv2d,
+    metric_conv,
+    metric_conv1d,
+    metric_conv2d,
+    metric_conv3d,
+    support_conv,
+)
 from .supports import Deformable, Dilated, Grid, Shifted, Support, TangentBall
 
 __version__ = "0.1.0"
@@ -18,9 +27,14 @@ __all__ = [
     "Support",
     "TangentBall",
     "check_finite",
+    "convert",
     "deform_conv2d",
     "metric_conv",
+    "metric_conv1d",
+    "metric_conv2d",
+    "metric_conv3d",
     "metrics",
+    "nn",
     "ops",
     "stencils",
     "support_conv",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 def tuple_of(value: int | Sequence[int], dim: int, name: str, *, minimum: int) -> tuple[int, ...]:
     """Turn an int, or one int an axis, into a tuple of ``dim`` ints that are at least ``minimum``."""
-    values = (value,) * dim if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * dim
     if len(values) != dim or not all(isinstance(v, int) for v in values):
         raise ValueError(f"`{name}` (={value!r}) must be an int or {dim} ints, one for each spatial axis")
     if any(v < minimum for v in values):
@@ -37,6 +37,12 @@ def floating(tensor: Tensor, name: str) -> Tensor:
     if not tensor.is_floating_point():
         raise TypeError(f"`{name}` must hold floating-point numbers, got dtype {tensor.dtype}")
     return tensor
+
+
+def instance_of(value: object, expected: type, name: str) -> None:
+    """Refuse a value of another type."""
+    if not isinstance(value, expected):
+        raise TypeError(f"`{name}` must be a {expected.__name__}, got {type(value).__name__}")
 
 
 def finite(tensor: Tensor, name: str) -> None:

@@ -43,15 +43,21 @@ def corners(position: Tensor, size: Sequence[int], padding_mode: str) -> Iterato
 def _fold(index: Tensor, weight: Tensor, extent: int, padding_mode: str) -> tuple[Tensor, Tensor]:
     """Bring an index along one axis into [0, extent); outside, "zeros" takes its weight away."""
     if padding_mode == "circular":
-        return index.remainder(extent), weight
+        return _remainder(index, extent), weight
     if padding_mode == "reflect" and extent > 1:
         period = 2 * (extent - 1)
-        index = index.remainder(period)
+        index = _remainder(index, period)
         return torch.minimum(index, period - index), weight
     inside = index.clamp(0, extent - 1)
     if padding_mode == "zeros":
-        weight = torch.where(inside == index, weight, torch.zeros_like(weight))
+        weight = weight * (inside == index)  # a product, so that a NaN position stays NaN
     return inside, weight
+
+
+def _remainder(index: Tensor, period: int) -> Tensor:
+    """Return index mod period, in [0, period)."""
+    # The period as a tensor: ONNX has no remainder by a number that varies with the image's size.
+    return index.remainder(torch.full((), period, dtype=index.dtype, device=index.device))
 
 
 def interpolate(field: Tensor, position: Tensor, padding_mode: str) -> Tensor:

@@ -98,7 +98,7 @@ def onion(k: int, dim: int = 2) -> Stencil:
     >>> onion(3).radii.tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     """
-    (half,) = _halves(k, 1)
+    (half,) = _halves(k, 1, "k")
     cells = list(itertools.product(range(-half, half + 1), repeat=dim))
     rings = [max(map(abs, c)) for c in cells]
     directions = [
@@ -108,28 +108,31 @@ def onion(k: int, dim: int = 2) -> Stencil:
     return _stencil(directions, [ring / max(half, 1) for ring in rings], (k,) * dim)
 
 
-def square_onion(kernel_size: int | Sequence[int], dim: int = 2) -> Stencil:
+def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | Sequence[int] = 1) -> Stencil:
     """Let each cell keep its own direction and distance: radius |c| / ⌊k/2⌋, so corners reach √d (k odd, any per axis).
+
+    Where ``kernel_size`` is one int for each axis, these are counted and ``dim`` is not read. Cells may lie farther
+    apart along one axis than along another, by ``spacing``; only its proportions matter, as a radius of 1 is the
+    farthest cell's along an axis.
 
     >>> s = square_onion(3)
     >>> (s.radii[:, None] * s.directions).round().int().tolist()[:3]
     [[-1, -1], [-1, 0], [-1, 1]]
     """
-    halves = _halves(kernel_size, dim)
-    cells = list(itertools.product(*(range(-h, h + 1) for h in halves)))
-    reach = max(*halves, 1)
+    dim = dim if isinstance(kernel_size, int) else len(kernel_size)
+    halves = _halves(kernel_size, dim, "kernel_size")
+    steps = _checks.tuple_of(spacing, dim, "spacing", minimum=1)
+    cells = list(itertools.product(*(range(-h * s, h * s + 1, s) for h, s in zip(halves, steps, strict=True))))
+    reach = max(max(map(max, cells)), 1)
     return _stencil(
         [_unit(c) for c in cells], [math.hypot(*c) / reach for c in cells], tuple(2 * h + 1 for h in halves)
     )
 
 
-STENCILS = {"polar": polar, "onion": onion, "square_onion": square_onion}
-
-
-def _halves(kernel_size: int | Sequence[int], dim: int) -> tuple[int, ...]:
-    sizes = _checks.tuple_of(kernel_size, dim, "kernel_size", minimum=1)
+def _halves(kernel_size: int | Sequence[int], dim: int, name: str) -> tuple[int, ...]:
+    sizes = _checks.tuple_of(kernel_size, dim, name, minimum=1)
     if any(k % 2 == 0 for k in sizes):
-        raise ValueError(f"`kernel_size` (={kernel_size!r}) must be odd for an onion stencil: it has a centre")
+        raise ValueError(f"`{name}` (={kernel_size!r}) must be odd for an onion stencil: it has a centre")
     return tuple(k // 2 for k in sizes)
 
 

@@ -1,7 +1,24 @@
 """What a metric is: value objects over a field of pixels, in any dimension."""
 
 from .base import Metric
+from .fit import RandersFit, fit_randers
+from .from_image import edge_metric, gradient_metric, structure_metric
+from .parametrise import PARAMETRISATIONS, Cholesky, Parametrisation, Spectral6, Spectral7
 from .randers import Randers
 from .riemannian import Riemannian
 
-__all__ = ["Metric", "Randers", "Riemannian"]
+__all__ = [
+    "Metric",
+    "Randers",
+    "Riemannian",
+    "Parametrisation",
+    "Cholesky",
+    "Spectral6",
+    "Spectral7",
+    "PARAMETRISATIONS",
+    "gradient_metric",
+    "edge_metric",
+    "structure_metric",
+    "RandersFit",
+    "fit_randers",
+]

@@ -5,6 +5,7 @@ A field is (B, G, d(d+1)/2, *spatial) with d spatial axes; a field of vectors (B
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -48,8 +49,7 @@ def packed(matrix: Tensor) -> Tensor:
 def matvec(packed: Tensor, vector: Tensor) -> Tensor:
     """Return M v."""
     m, v = entries(packed), vector.unbind(2)
-    rows = [sum((m[i, j] * v[j] for j in range(1, len(v))), m[i, 0] * v[0]) for i in range(len(v))]
-    return torch.stack(rows, 2)
+    return torch.stack([sum_of_products([m[i, j] for j in range(len(v))], v) for i in range(len(v))], 2)
 
 
 def quadratic(packed: Tensor, vector: Tensor) -> Tensor:
@@ -68,8 +68,7 @@ def dot(covector: Tensor, vector: Tensor) -> Tensor:
     """Return ωᵀ v, for one vector a pixel or P of them."""
     dim = covector.shape[2]
     covector = covector.unsqueeze(2) if vector.dim() == covector.dim() + 1 else covector
-    terms = [w * v for w, v in zip(split(covector, dim), split(vector, dim), strict=True)]
-    return sum(terms[1:], terms[0])
+    return sum_of_products(split(covector, dim), split(vector, dim))
 
 
 def outer(vector: Tensor) -> Tensor:
@@ -86,35 +85,76 @@ def identity(like: Tensor) -> Tensor:
 
 
 def determinant(packed: Tensor) -> Tensor:
-    """Return det M: closed form up to 2-D, the squared product of the Cholesky diagonal beyond."""
-    m = entries(packed)
+    """Return det M: closed form up to 3-D, which exports anywhere, torch.linalg's beyond."""
     dim = dim_of(packed.shape[2])
-    if dim == 1:
-        return m[0, 0]
-    if dim == 2:
-        return m[0, 0] * m[1, 1] - m[0, 1] * m[0, 1]
-    return torch.linalg.cholesky_ex(full(packed))[0].diagonal(dim1=-2, dim2=-1).prod(-1) ** 2
+    if dim > 3:
+        return torch.linalg.det(full(packed))
+    return sum_of_products(packed.unbind(2)[:dim], _adjugate(packed)[:dim])
 
 
 def inverse(packed_: Tensor) -> Tensor:
-    """Return M⁻¹, packed: closed form up to 2-D, by Cholesky beyond."""
+    """Return M⁻¹, packed: closed form up to 3-D, torch.linalg's beyond; where M is singular, not finite."""
     dim = dim_of(packed_.shape[2])
-    if dim == 1:
-        return packed_.reciprocal()
-    if dim == 2:
-        yy, yx, xx = packed_.unbind(2)
-        return torch.stack([xx, -yx, yy], 2) / determinant(packed_).unsqueeze(2)
-    return packed(torch.cholesky_inverse(torch.linalg.cholesky_ex(full(packed_))[0]))
+    if dim > 3:
+        return packed(torch.linalg.inv_ex(full(packed_))[0])
+    scale = packed_.detach().abs().amax(2, keepdim=True)  # keeps products of entries within the numbers' range
+    scaled = packed_ / scale
+    return torch.stack(_adjugate(scaled), 2) / determinant(scaled).unsqueeze(2) / scale
+
+
+def inverse_quadratic(packed: Tensor, vector: Tensor) -> Tensor:
+    """Return vᵀ M⁻¹ v, for one vector a pixel, by elimination (M = LDLᵀ).
+
+    Stable for every positive M: its relative error is a few roundings times λ_max / λ_min, whatever the vector.
+    """
+    m, v = entries(packed), list(vector.unbind(2))
+    terms = []
+    for k, last in enumerate(v):
+        terms.append(last * last / m[k, k])
+        for i in range(k + 1, len(v)):
+            ratio = m[k, i] / m[k, k]
+            v[i] = v[i] - ratio * last
+            for j in range(i, len(v)):
+                m[i, j] = m[i, j] - ratio * m[k, j]
+    return sum(terms[1:], terms[0])
 
 
 def eigenvalues(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest eigenvalue."""
+    """Return the smallest and the largest eigenvalue; NaN where an entry is not finite."""
     dim = dim_of(packed.shape[2])
     if dim == 1:
         return packed[:, :, 0], packed[:, :, 0]
     if dim == 2:
         yy, yx, xx = packed.unbind(2)
-        mean, half = (yy + xx) / 2, torch.hypot((yy - xx) / 2, yx)
-        return mean - half, mean + half
-    values = torch.linalg.eigvalsh(full(packed))
+        mean, half = (yy + xx) / 2, root(((yy - xx) / 2).square() + yx.square())
+        high = mean + half
+        # det / high, since mean − half loses the small eigenvalue of a thin ellipse to rounding.
+        return torch.where(mean > 0, determinant(packed) / torch.where(mean > 0, high, 1), mean - half), high
+    matrix = full(packed)
+    finite = matrix.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(finite[..., None, None], matrix, 0))
+    values = torch.where(finite[..., None], values, torch.nan)
     return values[..., 0], values[..., -1]
+
+
+def root(square: Tensor) -> Tensor:
+    """Return √·, 0 for a negative number; its derivative at 0 is taken to be 0. NaN stays NaN."""
+    flat = square <= 0
+    return torch.where(flat, 0, torch.where(flat, 1, square).sqrt())
+
+
+def sum_of_products(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Return Σ a_i b_i."""
+    terms = [x * y for x, y in zip(a, b, strict=True)]
+    return sum(terms[1:], terms[0])
+
+
+def _adjugate(packed: Tensor) -> list[Tensor]:
+    """Return the packed entries of det(M) M⁻¹, up to 3-D."""
+    m = packed.unbind(2)
+    if len(m) == 1:
+        return [torch.ones_like(m[0])]
+    if len(m) == 3:
+        return [m[2], -m[1], m[0]]
+    a, b, c, d, e, f = m
+    return [d * f - e * e, c * e - b * f, b * e - c * d, a * f - c * c, b * c - a * e, a * d - b * b]

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import _checks, _interpolation
 
 # F is never taken smaller than this when a direction is divided by it: no sample is farther than 1e6 pixels.
-_SMALLEST_NORM = 1e-6
+SMALLEST_NORM = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Metric(ABC):
         if directions.dim() != 2 or directions.shape[1] != self.dim:
             raise ValueError(f"`directions` must be (P, {self.dim}), got shape {tuple(directions.shape)}")
         u = directions.to(self._any()).view(1, 1, *directions.shape, *(1,) * self.dim)
-        return u / self.norm(u).clamp_min(_SMALLEST_NORM).unsqueeze(3)
+        return u / self.norm(u).clamp_min(SMALLEST_NORM).unsqueeze(3)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return the metric with ``function`` applied to each of its tensors."""
@@ -114,13 +114,20 @@ class Metric(ABC):
     def __getitem__(self, index: Any) -> Self:
         """Slice as a field (B, G, *spatial); an integer keeps its axis, so the result is a field again.
 
+        Iterating over a metric goes over its images.
+
         >>> from metricconv import Riemannian
         >>> Riemannian(torch.ones(4, 1, 3, 8, 8))[1, :, 2:5].spatial
         torch.Size([3, 8])
         """
         index = index if isinstance(index, tuple) else (index,)
-        kept = [slice(i, i + 1 if i != -1 else None) if isinstance(i, int) else i for i in index]
-        kept += [slice(None)] * (2 - len(kept))
+        sizes = (self.batch, self.groups, *self.spatial)
+        dots = next((n for n, i in enumerate(index) if i is Ellipsis), len(index))
+        missing = len(sizes) - len(index[:dots]) - len(index[dots + 1 :])
+        if missing < 0:
+            raise IndexError(f"a metric has {len(sizes)} axes (B, G, *spatial), got {len(index)} indices")
+        full = (*index[:dots], *(slice(None),) * missing, *index[dots + 1 :])
+        kept = [_keep_axis(i, size) for i, size in zip(full, sizes, strict=True)]
         return self.map(lambda t: t[(*kept[:2], slice(None), *kept[2:])])
 
     def at(self, position: Tensor, padding_mode: str = "border") -> Self:
@@ -131,7 +138,9 @@ class Metric(ABC):
         _checks.one_of(padding_mode, _interpolation.PADDING_MODES[1:], "padding_mode")
         if position.dim() != self.dim + 2 or position.shape[1] != self.dim:
             raise ValueError(f"`position` must be (B, {self.dim}, *out), got shape {tuple(position.shape)}")
-        batch = max(self.batch, position.shape[0])
+        if self.batch != position.shape[0] and 1 not in (self.batch, position.shape[0]):
+            raise ValueError(f"`position` (batch {position.shape[0]}) must have the metric's batch {self.batch}, or 1")
+        batch = self.batch if position.shape[0] == 1 else position.shape[0]
         where = position.movedim(1, -1).expand(batch, *position.shape[2:], self.dim)
 
         def read(field: Tensor) -> Tensor:
@@ -146,6 +155,15 @@ class Metric(ABC):
 
     def _any(self) -> Tensor:
         return next(iter(self.tensors().values()))
+
+
+def _keep_axis(index: Any, size: int) -> Any:
+    """Turn an integer index into the slice of that one place."""
+    if not isinstance(index, int):
+        return index
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of range for an axis of size {size}")
+    return slice(index % size, index % size + 1)
 
 
 def ball_volume(dim: int) -> float:
@@ -166,7 +184,7 @@ def positive_field(value: float | Tensor, dim: int, name: str) -> Tensor:
     if isinstance(value, Tensor):
         if value.dim() != dim + 2:
             raise ValueError(f"`{name}` must be a number or (B, G, *spatial), got shape {tuple(value.shape)}")
-        return value
+        return value.to(torch.promote_types(_checks.floating(value, name).dtype, torch.float32))
     if not 0 < value < math.inf:
         raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
     return torch.full((1, 1, *(1,) * dim), float(value))

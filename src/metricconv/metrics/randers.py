@@ -99,7 +99,7 @@ class Randers(Metric):
     @property
     def asymmetry(self) -> Tensor:
         """The largest (F(u) − F(−u)) / (F(u) + F(−u)), which is ‖ω‖_{M⁻¹}, in [0, 1): (B, G, *spatial)."""
-        return Riemannian(self.M).dual().norm(self.omega)
+        return _symmetric.root(_symmetric.inverse_quadratic(self.M, self.omega))
 
     @property
     def volume(self) -> Tensor:

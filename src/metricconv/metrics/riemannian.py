@@ -44,7 +44,8 @@ class Riemannian(Metric):
 
         M = t tᵀ / length² + (I − t tᵀ) / width², with t the direction (B, G, d, *spatial) made unit.
         """
-        dim = direction.shape[2]
+        dim = direction.dim() - 3
+        direction = direction.to(torch.promote_types(direction.dtype, torch.float32))
         tangent = direction / torch.linalg.vector_norm(direction, dim=2, keepdim=True).clamp_min(1e-12)
         along = positive_field(length, dim, "length").to(direction).pow(-2).unsqueeze(2)
         across = positive_field(width, dim, "width").to(direction).pow(-2).unsqueeze(2)
@@ -53,9 +54,7 @@ class Riemannian(Metric):
 
     def norm(self, u: Tensor) -> Tensor:
         """Return √(uᵀMu); its derivative at u = 0 is taken to be 0."""
-        square = _symmetric.quadratic(self.M, u)
-        positive = square > 0
-        return torch.where(positive, torch.where(positive, square, 1).sqrt(), 0)
+        return _symmetric.root(_symmetric.quadratic(self.M, u))
 
     def dual(self) -> "Riemannian":
         """Return the metric of M⁻¹."""

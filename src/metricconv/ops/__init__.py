@@ -1,5 +1,21 @@
 """The one operator of Theorem 1, and the engines that compute it."""
 
-from .functional import check_finite, deform_conv2d, metric_conv, support_conv
+from .functional import (
+    check_finite,
+    deform_conv2d,
+    metric_conv,
+    metric_conv1d,
+    metric_conv2d,
+    metric_conv3d,
+    support_conv,
+)
 
-__all__ = ["check_finite", "deform_conv2d", "metric_conv", "support_conv"]
+__all__ = [
+    "check_finite",
+    "deform_conv2d",
+    "metric_conv",
+    "metric_conv1d",
+    "metric_conv2d",
+    "metric_conv3d",
+    "support_conv",
+]

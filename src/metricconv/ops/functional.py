@@ -3,7 +3,9 @@
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from .. import _checks
 from ..metrics import Metric
 from ..stencils import Stencil, onion
 from ..supports import Support, TangentBall, from_torchvision_offsets
-from . import reference
+from . import reference, triton
 from .problem import Problem, check
 
 _checking_finite = contextvars.ContextVar("checking_finite", default=False)
@@ -27,7 +29,10 @@ class Backend:
 
 
 # In order of preference: "auto" takes the first that does not refuse.
-BACKENDS: dict[str, Backend] = {"reference": Backend(reference.run, lambda problem: None)}
+BACKENDS: dict[str, Backend] = {
+    "triton": Backend(triton.run, triton.refusal),
+    "reference": Backend(reference.run, lambda problem: None),
+}
 
 
 def support_conv(
@@ -67,8 +72,7 @@ def support_conv(
     >>> torch.allclose(y, torch.nn.functional.conv2d(x, w, padding=1), atol=1e-5)
     True
     """
-    if not isinstance(support, Support):
-        raise TypeError(f"`support` must be a Support, got {type(support).__name__}")
+    _checks.instance_of(support, Support, "support")
     stride = _checks.tuple_of(stride, support.dim, "stride", minimum=1)
     padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
@@ -76,8 +80,9 @@ def support_conv(
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
     device = input.device.type
-    if torch.is_autocast_enabled(device):
-        problem = _cast(problem, torch.get_autocast_dtype(device))
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return choose_backend(problem, backend).run(problem)
+    problem = _cast(problem, torch.get_autocast_dtype(device))
     with torch.autocast(device, enabled=False):
         return choose_backend(problem, backend).run(problem)
 
@@ -105,9 +110,10 @@ def metric_conv(
         dilation: sets the output's size and centres, as in ``nn.Conv2d``; the ball's size is the metric's affair.
         stencil: how the ball is sampled; onion peeling of the weight's kernel size if not given.
     """
+    _checks.instance_of(metric, Metric, "metric")
+    groups = _groups(input, weight)
     if stencil is None:
         stencil = onion(weight.shape[-1], metric.dim)
-    _checks.divisible(input.shape[1], weight.shape[1], "input channels", "weight's input channels")
     return support_conv(
         input,
         TangentBall(metric, stencil, dilation),
@@ -115,11 +121,26 @@ def metric_conv(
         bias,
         stride=stride,
         padding=padding,
-        groups=input.shape[1] // weight.shape[1],
+        groups=groups,
         modulation=modulation,
         padding_mode=padding_mode,
         backend=backend,
     )
+
+
+def _face(dim: int) -> Callable[..., Tensor]:
+    @functools.wraps(metric_conv)
+    def face(input: Tensor, metric: Metric, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+        _checks.instance_of(metric, Metric, "metric")
+        if metric.dim != dim:
+            raise ValueError(f"`metric` has {metric.dim} spatial axes; metric_conv{dim}d needs {dim}")
+        return metric_conv(input, metric, weight, *args, **options)
+
+    face.__name__ = face.__qualname__ = f"metric_conv{dim}d"
+    return face
+
+
+metric_conv1d, metric_conv2d, metric_conv3d = _face(1), _face(2), _face(3)
 
 
 def deform_conv2d(
@@ -133,10 +154,16 @@ def deform_conv2d(
     mask: Tensor | None = None,
 ) -> Tensor:
     """Compute ``torchvision.ops.deform_conv2d`` with its own arguments, on any device and in any dtype."""
+    groups = _groups(input, weight)
     support = from_torchvision_offsets(offset, tuple(weight.shape[2:]), dilation)
-    modulation = None if mask is None else mask.unflatten(1, (support.groups, -1))
-    _checks.divisible(input.shape[1], weight.shape[1], "input channels", "weight's input channels")
-    groups = input.shape[1] // weight.shape[1]
+    modulation = None
+    if mask is not None:
+        if _checks.floating(mask, "mask").dim() != 4 or mask.shape[1] != support.groups * support.samples:
+            raise ValueError(
+                f"`mask` must be (B, G·{support.samples}, H, W), with G = {support.groups} as for `offset`, got shape "
+                f"{tuple(mask.shape)}"
+            )
+        modulation = mask.unflatten(1, (support.groups, support.samples))
     return support_conv(
         input, support, weight, bias, stride=stride, padding=padding, groups=groups, modulation=modulation
     )
@@ -174,15 +201,25 @@ def check_finite() -> Iterator[None]:
         _checking_finite.reset(token)
 
 
+def _groups(input: Tensor, weight: Tensor) -> int:
+    """Return the number of groups that the channels of input and weight imply."""
+    for name, tensor in (("input", input), ("weight", weight)):
+        if _checks.floating(tensor, name).dim() < 3:
+            raise ValueError(f"`{name}` must have spatial axes after its first two, got shape {tuple(tensor.shape)}")
+    _checks.divisible(input.shape[1], weight.shape[1], "input channels", "weight's input channels")
+    return input.shape[1] // weight.shape[1]
+
+
 def _availability(problem: Problem) -> str:
     states = {name: backend.refusal(problem) for name, backend in BACKENDS.items()}
     return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
 
 
 def _cast(problem: Problem, dtype: torch.dtype) -> Problem:
-    """Give autocast's dtype to all but the geometry."""
-    names = [n for n in ("input", "weight", "bias", "modulation") if getattr(problem, n) is not None]
-    return dataclasses.replace(problem, **{name: getattr(problem, name).to(dtype) for name in names})
+    """Give autocast's dtype to all but the geometry; double precision stays, as everywhere under autocast."""
+    tensors = {name: getattr(problem, name) for name in ("input", "weight", "bias", "modulation")}
+    cast = {name: t.to(dtype) for name, t in tensors.items() if t is not None and t.dtype != torch.float64}
+    return dataclasses.replace(problem, **cast)
 
 
 def _check_finite(problem: Problem) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import torch
 from torch import Tensor
 
 from .. import _checks
@@ -10,12 +11,39 @@ from ..supports import Support
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """y(o) = bias + Σ_j w_j · m_j(o) · x(centre(o) + Δ_j(o)), with shapes as in ``support_conv``.
+class OutputGrid:
+    """The pixels of an output, of the size ``torch.nn.Conv2d`` would give it, and their centres in the input."""
 
-    The output has the size ``torch.nn.Conv2d`` would give it for the support's kernel size and dilation, and the
-    centre of output o is the input position o·stride + origin, with origin = dilation·(k−1)/2 − padding.
-    """
+    input_size: tuple[int, ...]
+    kernel_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The spatial size of the output."""
+        axes = zip(self.input_size, self.kernel_size, self.dilation, self.stride, self.padding, strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in axes)
+
+    @property
+    def origin(self) -> tuple[float, ...]:
+        """The input position at which output 0 is centred: dilation·(k−1)/2 − padding."""
+        axes = zip(self.kernel_size, self.dilation, self.padding, strict=True)
+        return tuple(d * (k - 1) / 2 - p for k, d, p in axes)
+
+    def centres(self, like: Tensor) -> Tensor:
+        """Return the input position o·stride + origin of every output pixel, (d, *out), in the dtype of ``like``."""
+        axes = [
+            torch.arange(n, dtype=like.dtype, device=like.device) * s + o
+            for n, s, o in zip(self.size, self.stride, self.origin, strict=True)
+        ]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """y(o) = bias + Σ_j w_j · m_j(o) · x(centre(o) + Δ_j(o)), with shapes as in ``support_conv``."""
 
     input: Tensor  # [B, C_in, *spatial]
     support: Support
@@ -28,18 +56,10 @@ class Problem:
     padding_mode: str
 
     @property
-    def out_size(self) -> tuple[int, ...]:
-        """The spatial size of the output."""
-        geometry = zip(self.input.shape[2:], *self._geometry(), strict=True)
-        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in geometry)
-
-    @property
-    def origin(self) -> tuple[float, ...]:
-        """The input position at which output 0 is centred."""
-        return tuple(d * (k - 1) / 2 - p for k, d, _, p in zip(*self._geometry(), strict=True))
-
-    def _geometry(self) -> tuple[tuple[int, ...], ...]:
-        return self.support.kernel_size, self.support.dilation, self.stride, self.padding
+    def grid(self) -> OutputGrid:
+        """Where the output's pixels lie in the input."""
+        size = tuple(self.input.shape[2:])
+        return OutputGrid(size, self.support.kernel_size, self.support.dilation, self.stride, self.padding)
 
 
 def check(problem: Problem) -> None:
@@ -68,8 +88,8 @@ def check(problem: Problem) -> None:
         )
     if problem.bias is not None and tuple(problem.bias.shape) != (weight.shape[0],):
         raise ValueError(f"`bias` must be ({weight.shape[0]},), got shape {tuple(problem.bias.shape)}")
-    out = problem.out_size
-    if any(n < 1 for n in out):
+    out = problem.grid.size
+    if any(n < 1 for n in (*x.shape[2:], *out)):
         raise ValueError(
             f"`input` (spatial size {tuple(x.shape[2:])}) is too small for kernel size {support.kernel_size}, dilation "
             f"{support.dilation} and `padding` (={problem.padding}): the output would be {out}"

@@ -26,13 +26,13 @@ def run(problem: Problem) -> Tensor:
     total = torch.zeros((), dtype=compute, device=x.device)
     for samples in chunks:
         if len(chunks) > 1 and torch.is_grad_enabled():
-            part = checkpoint(_partial_sum, problem, rows, samples, use_reentrant=False)
+            part = checkpoint(_partial_sum, problem, rows, samples, use_reentrant=False, preserve_rng_state=False)
         else:
             part = _partial_sum(problem, rows, samples)
         total = total + part
     if problem.bias is not None:
         total = total + problem.bias.to(compute)
-    return total.movedim(-1, 1).unflatten(2, problem.out_size).to(x.dtype).contiguous()
+    return total.movedim(-1, 1).unflatten(2, problem.grid.size).to(x.dtype).contiguous()
 
 
 def _chunks(problem: Problem) -> list[slice]:
@@ -40,8 +40,8 @@ def _chunks(problem: Problem) -> list[slice]:
     samples, x = problem.support.samples, problem.input
     step = 32
     if not torch.compiler.is_compiling():
-        pixels = max(x.shape[0] * x.shape[1] * int(torch.Size(problem.out_size).numel()), 1)
-        step = max(_CHUNK_ELEMENTS // pixels, 1)
+        numbers = max(x.shape[1], problem.support.groups * problem.support.dim)  # the larger of values and positions
+        step = max(_CHUNK_ELEMENTS // max(x.shape[0] * numbers * math.prod(problem.grid.size), 1), 1)
     return [slice(start, min(start + step, samples)) for start in range(0, samples, step)]
 
 
@@ -64,11 +64,7 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     """Return, for each corner of each sample, its row and its interpolation weight: (B, N, p, G)."""
     x, support = problem.input, problem.support
     offsets = support.offsets(samples).to(x.device)  # [B, G, p, d, *out]
-    axes = [
-        torch.arange(n, dtype=offsets.dtype, device=x.device) * s + o
-        for n, s, o in zip(problem.out_size, problem.stride, problem.origin, strict=True)
-    ]
-    centre = torch.stack(torch.meshgrid(*axes, indexing="ij"))  # [d, *out]
+    centre = problem.grid.centres(offsets)  # [d, *out]
     moved = [_per_pixel(o + c, problem) for o, c in zip(offsets.unbind(3), centre, strict=True)]
     position = torch.stack(moved, -1)  # [B, N, p, G, d]
     image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * math.prod(x.shape[2:])
@@ -79,5 +75,5 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
 
 def _per_pixel(field: Tensor, problem: Problem) -> Tensor:
     """Spread a field (B, G, p, *out) over every image, group and pixel: (B, N, p, G)."""
-    full = field.expand(problem.input.shape[0], problem.support.groups, field.shape[2], *problem.out_size)
+    full = field.expand(problem.input.shape[0], problem.support.groups, field.shape[2], *problem.grid.size)
     return full.flatten(3).permute(0, 3, 2, 1)

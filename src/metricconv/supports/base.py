@@ -83,9 +83,16 @@ def lattice(
     return cells[samples].view(1, 1, -1, len(axes), *(1,) * len(axes))
 
 
+def axes_out(value: Tensor, name: str, components: Sequence[str]) -> int:
+    """Return the number d of axes *out of a parameter field (B, G, *components, *out)."""
+    dim = _checks.floating(value, name).dim() - 2 - len(components)
+    if dim < 1:
+        raise ValueError(f"`{name}` must be (B, G, {', '.join(components)}, *out), got shape {tuple(value.shape)}")
+    return dim
+
+
 def check_field(value: Tensor, name: str, components: int | tuple[int, ...], dim: int) -> Tensor:
     """Check a parameter field (B, G, *components, *out) and widen half precision."""
-    _checks.floating(value, name)
     components = (components,) if isinstance(components, int) else components
     if value.dim() != 2 + len(components) + dim or tuple(value.shape[2 : 2 + len(components)]) != components:
         expected = ", ".join(map(str, components))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .. import _checks
-from .base import Support, check_field, lattice, reference_kernel
+from .base import Support, axes_out, check_field, lattice, reference_kernel
 
 
 class Deformable(Support):
@@ -21,7 +21,7 @@ class Deformable(Support):
     def __init__(
         self, displacement: Tensor, kernel_size: int | Sequence[int], dilation: int | Sequence[int] = 1
     ) -> None:
-        dim = displacement.dim() - 4
+        dim = axes_out(displacement, "displacement", ("P", "d"))
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         self.displacement = check_field(displacement, "displacement", (self.samples, dim), dim)
 
@@ -44,7 +44,7 @@ def from_torchvision_offsets(
     """
     kernel, _ = reference_kernel(kernel_size, dilation, 2)
     samples = math.prod(kernel)
-    if _checks.floating(offset, "offset").dim() != 4 or offset.shape[1] % (2 * samples):
+    if _checks.floating(offset, "offset").dim() != 4 or offset.shape[1] % (2 * samples) or not offset.shape[1]:
         raise ValueError(
             f"`offset` must be (B, 2·G·{samples}, H, W) for `kernel_size` (={kernel}), got {tuple(offset.shape)}"
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .base import Support, check_field, lattice, reference_kernel
+from .base import Support, axes_out, check_field, lattice, reference_kernel
 
 
 class Dilated(Support):
@@ -17,7 +17,7 @@ class Dilated(Support):
     """
 
     def __init__(self, scale: Tensor, kernel_size: int | Sequence[int], dilation: int | Sequence[int] = 1) -> None:
-        dim = scale.dim() - 3
+        dim = axes_out(scale, "scale", ("1",))
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         self.scale = check_field(scale, "scale", 1, dim)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .base import Support, check_field, lattice, reference_kernel
+from .base import Support, axes_out, check_field, lattice, reference_kernel
 
 
 class Shifted(Support):
@@ -17,7 +17,7 @@ class Shifted(Support):
     """
 
     def __init__(self, shift: Tensor, kernel_size: int | Sequence[int], dilation: int | Sequence[int] = 1) -> None:
-        dim = shift.dim() - 3
+        dim = axes_out(shift, "shift", ("d",))
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         self.shift = check_field(shift, "shift", dim, dim)
 

@@ -26,8 +26,8 @@ class TangentBall(Support):
     """
 
     def __init__(self, metric: Metric, stencil: Stencil, dilation: int | Sequence[int] = 1) -> None:
-        if not isinstance(metric, Metric):
-            raise TypeError(f"`metric` must be a Metric, got {type(metric).__name__}")
+        _checks.instance_of(metric, Metric, "metric")
+        _checks.instance_of(stencil, Stencil, "stencil")
         if stencil.dim != metric.dim:
             raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
         self.metric, self.stencil, self.kernel_size = metric, stencil, stencil.kernel_size

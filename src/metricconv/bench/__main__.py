@@ -1,0 +1,142 @@
+"""``python -m metricconv.bench``: check, time, and write ``benchmarks/<gpu>.csv``, a table and a plot."""
+
+import argparse
+import csv
+import datetime
+import itertools
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+import metricconv
+
+from . import report
+from .cases import SHAPES, Contender, Shape, contenders
+from .correctness import TOLERANCE, errors
+from .timing import measure
+
+COLUMNS = [
+    "op", "shape", "regime", "dtype", "mode", "timing", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error",
+    "gpu", "torch", "triton", "metricconv", "python", "date",
+]  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the benchmarks that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m metricconv.bench", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks"), help="folder of the results")
+    parser.add_argument("--only", default="", help="run only shapes or contenders whose name contains this")
+    parser.add_argument("--timing", choices=("graph", "eager", "both"), default="both")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        sys.exit("python -m metricconv.bench times GPU kernels, and torch.cuda.is_available() is False")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    name = torch.cuda.get_device_name().replace(" ", "-").lower()
+    path = options.output / f"{name}.csv"
+    timings = ("graph", "eager") if options.timing == "both" else (options.timing,)
+    rows = []
+    for shape, contender in _selected(options.only):
+        for row in _rows(shape, contender, timings):
+            rows.append(row)
+            print(
+                f"{row['op']:28}{row['shape']:28}{row['dtype']:10}{row['mode']:8}{row['timing']:7}{row['p50_ms']:>10}"
+            )
+            _write(path, rows)
+    report.write(path)
+
+
+def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:
+    for shape in SHAPES:
+        for contender in contenders(shape):
+            if only in f"{shape.regime} {shape} {contender.name}":
+                yield shape, contender
+
+
+def _rows(shape: Shape, contender: Contender, timings: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Check one contender, then time it forward, and forward + backward."""
+    base = {
+        "op": contender.name,
+        "shape": str(shape),
+        "regime": shape.regime,
+        "dtype": str(contender.dtype).removeprefix("torch."),
+        **_versions(),
+    }
+    try:
+        worst = _gate(shape, contender)
+    except Exception as error:  # a rival may lack the dtype or the layout: the row says so
+        yield {**base, "mode": "check", "max_error": f"{type(error).__name__}: {error}".split("\n")[0][:200]}
+        return
+    if worst > TOLERANCE[contender.dtype]:
+        yield {**base, "mode": "check", "max_error": f"{worst:.2e} is too large: not timed"}
+        return
+    for (mode, call), timing in itertools.product(_calls(shape, contender), timings):
+        measured = measure(call, graph=timing == "graph")
+        yield {
+            **base,
+            "mode": mode,
+            "timing": timing,
+            "p20_ms": f"{measured.p20:.4f}",
+            "p50_ms": f"{measured.p50:.4f}",
+            "p80_ms": f"{measured.p80:.4f}",
+            "peak_mb": f"{measured.megabytes:.1f}",
+            "max_error": f"{worst:.1e}",
+        }
+
+
+def _gate(shape: Shape, contender: Contender) -> float:
+    if contender.name.startswith(("cudnn", "torchvision")):  # rivals are taken at their word
+        return 0.0
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return max(errors(contender, shape, "cuda").values())
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def _calls(shape: Shape, contender: Contender) -> list[tuple[str, Callable[[], object]]]:
+    torch.manual_seed(0)
+    tensors = contender.inputs(shape, "cuda")
+    leaves = list(tensors.values())
+    gradient = torch.randn_like(contender.call(shape, tensors).detach())
+
+    def forward() -> object:
+        with torch.no_grad():
+            return contender.call(shape, tensors)
+
+    def both() -> object:
+        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
+
+    return [("fwd", forward), ("fwd+bwd", both)]
+
+
+def _versions() -> dict[str, str]:
+    import triton
+
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "metricconv": metricconv.__version__,
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _write(path: Path, rows: list[dict[str, str]]) -> None:
+    """Replace the CSV in one step: a run cut short leaves a whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What is measured: shapes, and the contenders that compute on them."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+import metricconv as mc
+
+Inputs = dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One convolution, stride 1 and same-size output: (N, C, H, W), C → C, k×k samples, ``groups`` as in nn.Conv2d."""
+
+    regime: str
+    batch: int
+    channels: int
+    height: int
+    width: int
+    kernel: int
+    groups: int = 1
+    metric_groups: int = 1
+
+    def __str__(self) -> str:
+        grouped = f" g{self.groups}" * (self.groups > 1)
+        return f"({self.batch},{self.channels},{self.height},{self.width}) k{self.kernel}{grouped}"
+
+
+DENSE = [
+    Shape("dense", 128, 128, 16, 16, 3),
+    Shape("dense", 128, 256, 8, 8, 3),
+    Shape("dense", 128, 512, 8, 8, 3),
+    Shape("dense", 64, 128, 28, 28, 3),
+    Shape("dense", 4, 64, 256, 256, 3),
+    Shape("dense", 16, 64, 64, 64, 5),
+]
+FEW_CHANNELS = [Shape("few channels", 1, 1, 256, 256, k) for k in (3, 5, 11, 31, 121)]
+# The published shapes of DCNv4: groups of 32 channels that look at the same places, one weight a channel.
+DEPTHWISE = [
+    Shape("depthwise", n, c, s, s, 3, groups=c, metric_groups=c // 32)
+    for n, c, s in ((64, 128, 56), (64, 256, 28), (64, 512, 14), (64, 1024, 7), (128, 128, 16))
+]
+SHAPES = [*DENSE, *FEW_CHANNELS, *DEPTHWISE]
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A way of computing a convolution: its tensors for a shape, and the call."""
+
+    name: str
+    dtype: torch.dtype
+    channels_last: bool
+    geometry: Callable[[Shape, str], Inputs]
+    call: Callable[[Shape, Inputs], Tensor]
+
+    def inputs(self, shape: Shape, device: str) -> Inputs:
+        """Make random tensors, each a leaf that requires its gradient."""
+        n, c, h, w = shape.batch, shape.channels, shape.height, shape.width
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        fan_in = c // shape.groups * shape.kernel**2
+        x = torch.randn(n, c, h, w, device=device, dtype=self.dtype).to(memory_format=layout)
+        weight = torch.randn(c, c // shape.groups, shape.kernel, shape.kernel, device=device) * fan_in**-0.5
+        tensors = {"x": x, "weight": weight.to(self.dtype).to(memory_format=layout), **self.geometry(shape, device)}
+        return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+
+
+def contenders(shape: Shape) -> Iterator[Contender]:
+    """Yield everyone who takes part on a shape; the rivals first."""
+    half, single = (torch.bfloat16, torch.float16), torch.float32
+    for dtype in (*half, single):
+        yield Contender("cudnn conv2d", dtype, True, _nothing, _conv2d)
+    if shape.kernel <= 31:  # beyond, its offsets alone would take gigabytes
+        for dtype in (torch.float16, single):
+            yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
+    for dtype in (*half, single):
+        yield Contender("metric", dtype, True, _metric, _metric_conv)
+    if shape.kernel <= 31:
+        for dtype in (torch.bfloat16, single):
+            yield Contender("deformable", dtype, True, _displacement, _deformable)
+        yield Contender("deformable v2", torch.bfloat16, True, _displacement_and_modulation, _deformable)
+    if shape.kernel <= 11:
+        yield Contender("metric (reference)", single, False, _metric, _reference)
+
+
+def _nothing(shape: Shape, device: str) -> Inputs:
+    return {}
+
+
+def _conv2d(shape: Shape, t: Inputs) -> Tensor:
+    return nn.functional.conv2d(t["x"], t["weight"], padding=shape.kernel // 2, groups=shape.groups)
+
+
+def _metric(shape: Shape, device: str) -> Inputs:
+    """Balls about as large as the ordinary kernel's grid, somewhat anisotropic and asymmetric."""
+    size = (shape.batch, shape.metric_groups)
+    field = (shape.height, shape.width)
+    numbers = torch.randn(*size, 7, *field, device=device) * 0.5
+    metric = mc.metrics.Spectral7(eps_omega=0.5)(numbers).scaled(max(shape.kernel // 2, 1))
+    return metric.tensors()
+
+
+def _metric_conv(shape: Shape, t: Inputs, backend: str = "auto") -> Tensor:
+    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
+    return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups, backend=backend)
+
+
+def _reference(shape: Shape, t: Inputs) -> Tensor:
+    return _metric_conv(shape, t, backend="reference")
+
+
+_stencils: dict[tuple[int, torch.device], mc.stencils.Stencil] = {}
+
+
+def _stencil(kernel: int, device: torch.device) -> mc.stencils.Stencil:
+    if (kernel, device) not in _stencils:
+        _stencils[kernel, device] = mc.stencils.onion(kernel).to(device)
+    return _stencils[kernel, device]
+
+
+def _displacement(shape: Shape, device: str) -> Inputs:
+    size = (shape.batch, shape.metric_groups, shape.kernel**2, 2, shape.height, shape.width)
+    return {"displacement": torch.randn(*size, device=device) * 0.5}
+
+
+def _displacement_and_modulation(shape: Shape, device: str) -> Inputs:
+    size = (shape.batch, shape.metric_groups, shape.kernel**2, shape.height, shape.width)
+    return {**_displacement(shape, device), "modulation": torch.rand(*size, device=device).bfloat16()}
+
+
+def _deformable(shape: Shape, t: Inputs) -> Tensor:
+    support = mc.Deformable(t["displacement"], shape.kernel)
+    return mc.support_conv(
+        t["x"],
+        support,
+        t["weight"],
+        padding=shape.kernel // 2,
+        groups=shape.groups,
+        modulation=t.get("modulation"),
+    )
+
+
+def _torchvision_offsets(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
+    def offsets(shape: Shape, device: str) -> Inputs:
+        displacement = _displacement(shape, device)["displacement"]
+        return {"offset": displacement.flatten(1, 3).to(dtype)}
+
+    return offsets
+
+
+def _torchvision(shape: Shape, t: Inputs) -> Tensor:
+    from torchvision.ops import deform_conv2d
+
+    return deform_conv2d(t["x"], t["offset"], t["weight"], padding=shape.kernel // 2)

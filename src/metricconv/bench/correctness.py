@@ -1,0 +1,38 @@
+"""The gate: no time is reported for a computation that is wrong."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from .cases import Contender, Inputs, Shape
+
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+
+
+def errors(contender: Contender, shape: Shape, device: str) -> dict[str, float]:
+    """Return the relative error ‖a − b‖/‖b‖ of the output and of every gradient, against float64 on the reference.
+
+    The shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
+    """
+    small = dataclasses.replace(
+        shape, batch=min(shape.batch, 2), height=min(shape.height, 23), width=min(shape.width, 24)
+    )
+    torch.manual_seed(0)
+    tensors = contender.inputs(small, device)
+    precise = {name: t.detach().double().requires_grad_() for name, t in tensors.items()}
+    gradient = torch.randn(small.batch, small.channels, small.height, small.width, device=device)
+    result = _with_gradients(contender, small, tensors, gradient)
+    truth = _with_gradients(contender, small, precise, gradient)
+    return {name: _relative(result[name], truth[name]) for name in truth}
+
+
+def _with_gradients(contender: Contender, shape: Shape, tensors: Inputs, gradient: Tensor) -> dict[str, Tensor]:
+    y = contender.call(shape, tensors)
+    grads = torch.autograd.grad(y, list(tensors.values()), gradient.to(y.dtype))
+    return {"output": y.detach(), **dict(zip(tensors, grads, strict=True))}
+
+
+def _relative(value: Tensor, truth: Tensor) -> float:
+    error = torch.linalg.vector_norm(value.double() - truth) / torch.linalg.vector_norm(truth).clamp_min(1e-30)
+    return float(error)

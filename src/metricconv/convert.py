@@ -1,0 +1,138 @@
+"""Swap ordinary convolutions inside an existing network for adaptive ones, weights kept."""
+
+import copy
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from .nn import AdaptiveConv, MetricConv2d
+
+Select = str | Iterable[str] | Callable[[str, nn.Conv2d], bool]
+
+PRESETS = ("all", "paper", "last_stage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What happens to one convolution: ``reason`` says why it stays, and is empty when it is swapped."""
+
+    name: str
+    conv: nn.Conv2d
+    reason: str = ""
+
+    def __str__(self) -> str:
+        size = "×".join(map(str, self.conv.kernel_size))
+        what = f"{size}, {self.conv.in_channels} → {self.conv.out_channels}"
+        what += f", stride {self.conv.stride[0]}" * (max(self.conv.stride) > 1)
+        what += f", groups {self.conv.groups}" * (self.conv.groups > 1)
+        return f"{self.name}: {what}: {self.reason or 'swapped'}"
+
+
+def convert(
+    model: nn.Module,
+    select: Select = "all",
+    to: type[AdaptiveConv] = MetricConv2d,
+    inplace: bool = False,
+    report: Callable[[str], Any] | None = None,
+    **geometry: Any,
+) -> nn.Module:
+    """Return the network with convolutions swapped for adaptive ones that start from the same weights.
+
+    With the default ``init="identity"`` the converted network gives the original's outputs at first.
+
+    Args:
+        model: any module; with ``inplace=False`` it is copied and left as it is. The swapped layers hold the very
+            Parameters of the convolutions they replace.
+        select: which convolutions: a glob or several over module names ("layer4.*"), a predicate ``(name, conv)``, or a
+            preset: "all" odd kernels wider than 1; "last_stage" of the network; "paper": the 3×3 convolutions of a
+            ResNet's layer2 to layer4, with layer4 kept at stride 1 and dilated by 2 after its first block, as in the
+            published experiments (this changes the outputs).
+        to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
+        report: called with one line for each convolution looked at, for example ``print``.
+        **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    >>> _ = convert(net, report=print)
+    0: 3×3, 3 → 8: swapped
+    2: 1×1, 8 → 4: stays: a 1×1 kernel has no neighbours
+    """
+    if not (isinstance(to, type) and issubclass(to, AdaptiveConv)):
+        raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions, such as MetricConv2d")
+    model = model if inplace else copy.deepcopy(model)
+    if select == "paper":
+        _dilate_last_layer(model)
+    plan = plan_conversion(model, select)
+    if report is not None:
+        for line in plan:
+            report(str(line))
+    swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
+    if not swapped:
+        raise ValueError(f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`")
+    if id(model) in swapped:
+        return swapped[id(model)]
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():  # named_children() would show a shared layer once only
+            if id(child) in swapped:
+                setattr(parent, name, swapped[id(child)])
+    return model
+
+
+def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion]:
+    """Return, for each ordinary 2-D convolution that ``select`` names, whether it would be swapped or why it stays."""
+    convs = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d)]
+    chosen = _predicate(select, convs)
+    return [Conversion(name, conv, _reason_to_stay(conv)) for name, conv in convs if chosen(name, conv)]
+
+
+def _reason_to_stay(conv: nn.Conv2d) -> str:
+    if type(conv) is not nn.Conv2d:
+        return f"stays: {type(conv).__name__} may compute something else than nn.Conv2d"
+    if max(conv.kernel_size) == 1:
+        return "stays: a 1×1 kernel has no neighbours"
+    if any(k % 2 == 0 for k in conv.kernel_size):
+        return "stays: an even kernel has no centre"
+    if nn.utils.parametrize.is_parametrized(conv) or conv._forward_pre_hooks or conv._forward_hooks:
+        return "stays: it is parametrised or hooked, which a swap would lose"
+    return ""
+
+
+def _predicate(select: Select, convs: list[tuple[str, nn.Conv2d]]) -> Callable[[str, nn.Conv2d], bool]:
+    if select == "all":
+        return lambda name, conv: True
+    if select == "paper":
+        return lambda name, conv: bool(re.match(r"layer[234]\.", name)) and conv.kernel_size == (3, 3)
+    if select == "last_stage":
+        stage = _last_stage([name for name, conv in convs if not _reason_to_stay(conv)])
+        return lambda name, conv: name.startswith(stage)
+    if callable(select):
+        return select
+    globs = [select] if isinstance(select, str) else list(select)
+    return lambda name, conv: any(fnmatch.fnmatchcase(name, pattern) for pattern in globs)
+
+
+def _last_stage(names: list[str]) -> str:
+    """Return the prefix of the last numbered stage, such as "layer4." or "stages.3.", among convolutions' names."""
+    numbered = [match for match in (re.match(r"(\D*)(\d+)\.", name) for name in names) if match]
+    if not numbered:
+        raise ValueError(
+            "`select` (='last_stage') needs numbered stages, such as layer1, layer2: name the layers instead"
+        )
+    stems = [match[1] for match in numbered]
+    stem = max(set(stems), key=stems.count)
+    return f"{stem}{max(int(match[2]) for match in numbered if match[1] == stem)}."
+
+
+def _dilate_last_layer(model: nn.Module) -> None:
+    """Keep a ResNet's layer4 at its input's size, with dilation 2 after the first block."""
+    if not all(hasattr(model, f"layer{n}") for n in (2, 3, 4)):
+        raise ValueError(f"`select` (='paper') needs a ResNet with layer2 to layer4, got {type(model).__name__}")
+    for index, block in enumerate(model.get_submodule("layer4").children()):
+        for conv in block.modules():
+            if isinstance(conv, nn.Conv2d):
+                conv.stride = (1, 1)
+                if index and conv.kernel_size == (3, 3):
+                    conv.dilation, conv.padding = (2, 2), (2, 2)

@@ -1,0 +1,127 @@
+"""Frames: from raw numbers to the d axes of an ellipsoid.
+
+A frame is d vectors r_k whose matrix U = (r_1 | … | r_d) has UᵀU ≤ I: orthonormal wherever the raw numbers name d
+directions, shorter where they do not (r = 0, a singular matrix). A spectral metric reads M = UΛUᵀ + λ̄(I − UUᵀ), with λ̄
+the mean eigenvalue: exact for an orthonormal frame, and in every case with a spectrum inside [min λ_k, max λ_k].
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+
+# Vectors shorter than this name no direction. It also bounds the frame's derivatives, by its inverse.
+_SHORTEST_VECTOR = 1e-4
+# The same for the columns of a matrix whose entries are at most 1. Gram–Schmidt in float32 needs room above 6e-8.
+_SHORTEST_COLUMN = 1e-3
+
+
+class Frame(NamedTuple):
+    """A way to write a frame in raw numbers.
+
+    Attributes:
+        start: d → the raw numbers for which r_k is the k-th axis of the image; as many as the frame takes.
+        axes: raw numbers (B, G, n, *spatial) and d → the vectors r_k, each broadcastable to (B, G, d, *spatial).
+    """
+
+    start: Callable[[int], list[float]]
+    axes: Callable[[Tensor, int], list[Tensor]]
+
+
+def _vector_axes(raw: Tensor, dim: int) -> list[Tensor]:
+    """Take r / √(|r|² + ε²) and its quarter turn (2-D only), with no preferred direction at r = 0."""
+    unit = raw / (raw.square().sum(2, keepdim=True) + _SHORTEST_VECTOR**2).sqrt()
+    first, second = unit.unbind(2)
+    return [unit, torch.stack([-second, first], 2)]
+
+
+def _skew_axes(raw: Tensor, dim: int) -> list[Tensor]:
+    """Take the columns of exp(S), S skew-symmetric with entries π tanh(raw/π)."""
+    generators = raw.new_zeros(raw.shape[2], dim, dim)
+    for generator, (i, j) in zip(generators, _planes(dim), strict=True):
+        generator[i, j], generator[j, i] = -1, 1
+    angles = (math.pi * torch.tanh(raw / math.pi)).movedim(2, -1)
+    rotation = _exponential((angles[..., None, None] * generators).sum(-3))  # (B, G, *spatial, d, d)
+    return [column.movedim(-1, 2) for column in rotation.unbind(-1)]
+
+
+def _exponential(skew: Tensor) -> Tensor:
+    """Return exp of matrices whose entries are at most π, by a power series and repeated squaring.
+
+    torch.matrix_exp sorts a batch by norm to choose how: a pixel's rotation would then depend on its neighbours.
+    """
+    dim = skew.shape[-1]
+    eye = torch.eye(dim, dtype=skew.dtype, device=skew.device)
+    small = skew / 2 ** (dim + 1)  # of norm below 0.4, so that 12 terms are exact in float64
+    rotation = eye + small / 12
+    for n in range(11, 0, -1):
+        rotation = eye + _product(small, rotation) / n
+    for _ in range(dim + 1):
+        rotation = _product(rotation, rotation)
+    return rotation
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b, which autocast would round to half precision."""
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
+
+
+def _givens_axes(raw: Tensor, dim: int) -> list[Tensor]:
+    """Take the columns of a product of planar rotations, one angle for each pair of axes."""
+    axes = _image_axes(raw, dim)
+    for angle, (i, j) in zip(raw.split(1, 2), _planes(dim), strict=True):
+        cos, sin = angle.cos(), angle.sin()
+        axes[i], axes[j] = cos * axes[i] + sin * axes[j], cos * axes[j] - sin * axes[i]
+    return axes
+
+
+def _qr_axes(raw: Tensor, dim: int) -> list[Tensor]:
+    """Take the columns of U = A R⁻¹, RᵀR = AᵀA + ε²I, for the matrix A written row by row.
+
+    U is the upper half of the orthonormal factor of (A ; εI), whose columns are never dependent: that makes UᵀU ≤ I for
+    every A. Column k alone reaches row k of the lower half when its turn comes, so what is left of it is never 0.
+    """
+    matrix = raw / raw.abs().amax(2, keepdim=True).clamp_min(1)
+    columns: list[Tensor] = []
+    for k, axis in enumerate(_image_axes(raw, dim)):
+        upper = matrix[:, :, k::dim]
+        rest = torch.cat([upper, (_SHORTEST_COLUMN * axis).expand_as(upper)], 2)
+        for column in columns * 2:  # Gram–Schmidt, twice: once loses digits when A is nearly singular
+            rest = rest - (column * rest).sum(2, keepdim=True) * column
+        columns.append(rest / rest.square().sum(2, keepdim=True).sqrt())
+    return [column[:, :, :dim] for column in columns]
+
+
+def _planes(dim: int) -> list[tuple[int, int]]:
+    return list(itertools.combinations(range(dim), 2))
+
+
+def _image_axes(like: Tensor, dim: int) -> list[Tensor]:
+    eye = torch.eye(dim, dtype=like.dtype, device=like.device)
+    return [axis.view(1, 1, dim, *(1,) * dim) for axis in eye.unbind()]
+
+
+FRAMES = {
+    "vector": Frame(lambda dim: [1.0, 0.0], _vector_axes),
+    "skew": Frame(lambda dim: [0.0] * len(_planes(dim)), _skew_axes),
+    "givens": Frame(lambda dim: [0.0] * len(_planes(dim)), _givens_axes),
+    "qr": Frame(lambda dim: [float(i == j) for i in range(dim) for j in range(dim)], _qr_axes),
+}
+_NOTHING_TO_ROTATE = Frame(lambda dim: [], _image_axes)
+
+
+def frame_of(name: str | None, dim: int) -> Frame:
+    """Return the frame of that name; by default the vector in 2-D, QR beyond, and in 1-D the only axis there is."""
+    if name is None:
+        return _NOTHING_TO_ROTATE if dim == 1 else FRAMES["vector" if dim == 2 else "qr"]
+    _checks.one_of(name, FRAMES, "frame")
+    if dim == 1:
+        raise ValueError(f"`frame` (={name!r}) must be None for `dim` (=1), where nothing can be rotated")
+    if name == "vector" and dim != 2:
+        raise ValueError(f"`frame` (={name!r}) needs `dim` (={dim}) to be 2: one vector makes no frame beyond")
+    return FRAMES[name]

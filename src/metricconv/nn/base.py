@@ -1,0 +1,242 @@
+"""What every adaptive convolution is: a head that predicts numbers, a support made of them, and weights."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from .._interpolation import PADDING_MODES
+from ..ops import support_conv
+from ..supports import Support
+from .head import Head
+
+INITS = ("identity", "paper")
+
+
+class AdaptiveConv(nn.Module, ABC):
+    """A convolution that looks elsewhere at each pixel.
+
+    ::
+
+        x ──head──▶ numbers ──▶ support ──▶ Σ_j w_j · m_j · x(p + Δ_j)
+
+    The numbers are ``identity + gain · head(x)``: the head starts at zero and the identity is a constant, so the layer
+    begins as an ordinary convolution, weight decay pulls it back there, and ``gain`` (see ``set_geometry_gain``) fades
+    the geometry in. A subclass says what its identity is and how numbers become a support.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
+        padding_mode: what samples see past the border: "zeros", "border" (``nn.Conv2d``'s "replicate"), "reflect" or
+            "circular".
+        metric_groups: channels are split evenly into so many groups, each of which looks at places of its own.
+        learn_weight: False fixes the kernel to the mean over samples and channels; it is then a buffer.
+        modulation: weigh each sample, at each pixel, by a predicted factor in (0, 2) that starts at 1.
+        init: "identity" draws weights as ``nn.Conv2d`` does; "paper" fills them with 1/(C·P), as the published
+            experiments did (with batch normalisation every output channel is then the same).
+        backend: the engine, as in ``support_conv``.
+    """
+
+    dim: ClassVar[int]
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        metric_groups: int = 1,
+        learn_weight: bool = True,
+        modulation: bool = False,
+        init: str = "identity",
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.groups, self.metric_groups = (
+            in_channels,
+            out_channels,
+            groups,
+            metric_groups,
+        )
+        self.kernel_size = _checks.tuple_of(kernel_size, self.dim, "kernel_size", minimum=1)
+        self.stride = _checks.tuple_of(stride, self.dim, "stride", minimum=1)
+        self.dilation = _checks.tuple_of(dilation, self.dim, "dilation", minimum=1)
+        self.padding = self._padding(padding)
+        _checks.divisible(in_channels, groups, "in_channels", "groups")
+        _checks.divisible(out_channels, groups, "out_channels", "groups")
+        _checks.divisible(in_channels, metric_groups, "in_channels", "metric_groups")
+        mode = "border" if padding_mode == "replicate" else padding_mode
+        self.padding_mode = _checks.one_of(mode, PADDING_MODES, "padding_mode")
+        self.init = _checks.one_of(init, INITS, "init")
+        self.backend = backend
+        self.modulation = modulation
+
+        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
+        if learn_weight:
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_buffer("geometry_gain", torch.ones((), device=device, dtype=dtype), persistent=False)
+        self.geometry_gain: Tensor
+        self._recorder: Callable[[Support], None] | None = None
+        self.head: Head | None = None
+        self.identity: Tensor | None = None
+        self.reset_parameters()
+
+    def add_head(self, identity: Tensor) -> None:
+        """Add the predictor of ``len(identity)`` numbers a pixel and metric group (and of the modulation)."""
+        numbers = len(identity) + (math.prod(self.kernel_size) if self.modulation else 0)
+        self.identity = identity
+        self.head = Head(
+            self.in_channels,
+            numbers * self.metric_groups,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.padding_mode,
+            device=self.weight.device,
+            dtype=self.weight.dtype,
+        )
+
+    @abstractmethod
+    def make_support(self, numbers: Tensor) -> Support:
+        """Turn raw numbers (B, G, n, *out), float32 or wider, into a support."""
+
+    def reset_parameters(self) -> None:
+        """Draw weights and bias anew (a fixed kernel is the mean) and set the head to zero."""
+        fan_in = self.weight[0].numel()
+        with torch.no_grad():
+            if self.init == "paper" or not isinstance(self.weight, nn.Parameter):
+                self.weight.fill_(1 / fan_in)
+            else:
+                nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+            if self.bias is not None:
+                bound = 1 / math.sqrt(fan_in)
+                nn.init.uniform_(self.bias, -bound, bound)
+            if self.head is not None:
+                for parameter in self.head.parameters():
+                    parameter.zero_()
+
+    def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
+        """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
+        assert self.head is not None and self.identity is not None  # a layer without them overrides this
+        predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
+        wide = torch.promote_types(predicted.dtype, torch.float32)
+        gain, identity = self.geometry_gain.to(wide), self.identity.to(wide).view(-1, *(1,) * self.dim)
+        count = len(self.identity)
+        numbers = torch.addcmul(identity, predicted[:, :, :count].to(wide), gain)
+        modulation = 2 * (predicted[:, :, count:] * gain).sigmoid() if self.modulation else None
+        return self.make_support(numbers), modulation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
+        if x.dim() == self.dim + 1:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        if x.dim() != self.dim + 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"`input` must be (B, {self.in_channels}, *spatial) with {self.dim} spatial axes, got {tuple(x.shape)}"
+            )
+        support, modulation = self.look(x)
+        if self._recorder is not None:
+            self._recorder(support)
+        return support_conv(
+            x,
+            support,
+            self.weight,
+            self.bias,
+            stride=self.stride,
+            padding=self.padding,
+            groups=self.groups,
+            modulation=None if modulation is None else modulation.to(x.dtype),
+            padding_mode=self.padding_mode,
+            backend=self.backend,
+        )
+
+    @classmethod
+    def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Any) -> Self:
+        """Return an adaptive convolution with the weights of an ordinary one: the same Parameters, not copies.
+
+        Keeps size, stride, padding, dilation, groups, dtype, device and training mode. With ``init="paper"`` the
+        weights are made anew, as the published experiments did; a fixed kernel (``learn_weight=False``) needs that.
+        """
+        expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
+        if not isinstance(conv, expected):
+            raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
+        if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
+            raise ValueError(
+                "`learn_weight` (=False) would throw the weights of `conv` away: say init='paper' for that"
+            )
+        layer = cls(
+            conv.in_channels,
+            conv.out_channels,
+            conv.kernel_size,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups,
+            conv.bias is not None,
+            conv.padding_mode,
+            device=conv.weight.device,
+            dtype=conv.weight.dtype,
+            **geometry,
+        )
+        if layer.init == "identity":
+            layer.weight, layer.bias = conv.weight, conv.bias
+        return layer.train(conv.training)
+
+    def extra_repr(self) -> str:
+        """Describe the layer in a printed model."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        options: dict[str, tuple[Any, Any]] = {
+            "padding": (self.padding, (0,) * self.dim),
+            "dilation": (self.dilation, (1,) * self.dim),
+            "groups": (self.groups, 1),
+            "bias": (self.bias is not None, True),
+            "padding_mode": (self.padding_mode, "zeros"),
+            "metric_groups": (self.metric_groups, 1),
+            "learn_weight": (isinstance(self.weight, nn.Parameter), True),
+            "modulation": (self.modulation, False),
+            "init": (self.init, "identity"),
+            "backend": (self.backend, "auto"),
+        }
+        return text + "".join(f", {name}={value}" for name, (value, usual) in options.items() if value != usual)
+
+    def _padding(self, padding: int | Sequence[int] | str) -> tuple[int, ...]:
+        if not isinstance(padding, str):
+            return _checks.tuple_of(padding, self.dim, "padding", minimum=0)
+        _checks.one_of(padding, ("same", "valid"), "padding")
+        if padding == "valid":
+            return (0,) * self.dim
+        reaches = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        if any(s != 1 for s in self.stride) or any(reach % 2 for reach in reaches):
+            raise ValueError(
+                f"`padding` (='same') needs stride 1 and an even dilation·(kernel_size − 1), got stride {self.stride}, "
+                f"kernel_size {self.kernel_size}, dilation {self.dilation}"
+            )
+        return tuple(reach // 2 for reach in reaches)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the weights to another device; the geometry's constants keep their precision."""
+        super()._apply(fn, recurse)
+        self.move_constants(self.weight.device)
+        return self
+
+    def move_constants(self, device: torch.device) -> None:
+        """Move what is neither parameter nor buffer."""
+        if self.identity is not None:
+            self.identity = self.identity.to(device)

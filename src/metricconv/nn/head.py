@@ -1,0 +1,47 @@
+"""The predictor of an adaptive convolution: a convolution that starts at zero."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+_CONV = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}
+
+
+class Head(nn.Module):
+    """Predicts the raw numbers of every output pixel from the input.
+
+    It starts at zero, so that a layer begins as its identity says. On purpose it is not an ``nn.Conv2d``: loops that
+    initialise every ``nn.Conv2d`` of a model leave it alone.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        padding_mode: str,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding, self.dilation, self.padding_mode = stride, padding, dilation, padding_mode
+        self.weight = nn.Parameter(torch.zeros(out_channels, in_channels, *kernel_size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, out_channels, *out), on the output grid of the layer."""
+        padding: Sequence[int] = self.padding
+        if self.padding_mode != "zeros" and any(padding):
+            mode = "replicate" if self.padding_mode == "border" else self.padding_mode
+            x = nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)
+            padding = (0,) * len(padding)
+        return _CONV[len(self.stride)](x, self.weight, self.bias, self.stride, padding, self.dilation)
+
+    def extra_repr(self) -> str:
+        """Describe the head in a printed model."""
+        out_channels, in_channels, *kernel = self.weight.shape
+        return f"{in_channels} → {out_channels} numbers a pixel, kernel_size={tuple(kernel)}"

@@ -1,0 +1,159 @@
+"""Metric convolutions: the support is the unit ball of a metric that is predicted, computed or given."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from ..metrics import PARAMETRISATIONS, Metric, Parametrisation
+from ..ops.problem import OutputGrid
+from ..stencils import Stencil, onion, polar, square_onion
+from ..supports import Support, TangentBall
+from .base import AdaptiveConv
+
+
+class MetricConv(AdaptiveConv):
+    """A convolution over the unit tangent balls of a metric: predictor (x → metric) + stencil + weights.
+
+    Args:
+        *args, **options: see ``AdaptiveConv``: those of ``nn.Conv2d``, then ``metric_groups``, ``learn_weight``,
+            ``modulation``, ``init`` and ``backend``.
+        parametrisation: how predicted numbers become a metric: "cholesky", "spectral6", "spectral7", or a
+            ``Parametrisation`` of your own.
+        eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centred (Riemannian) and no drift is predicted.
+        stencil: how a ball is sampled: "square_onion" (default: the identity metric is the ordinary grid), "onion",
+            "polar", or a ``Stencil``.
+        radius: the balls' radius in pixels where the predicted M is the identity. By default the reach of the ordinary
+            kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
+        metric: a metric instead of a predictor: a ``Metric``, or a callable from the input to one. Given on the grid
+            of the input, it is read at the centres of the output's pixels.
+
+    >>> conv = MetricConv2d(16, 32, 3, padding=1)
+    >>> conv(torch.randn(2, 16, 8, 8)).shape
+    torch.Size([2, 32, 8, 8])
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        parametrisation: str | Parametrisation = "spectral7",
+        eps_omega: float | None = None,
+        stencil: str | Stencil = "square_onion",
+        radius: float | None = None,
+        metric: Metric | Callable[[Tensor], Metric] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.stencil = self._stencil(stencil)
+        paper = self.init == "paper"
+        reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        self.radius = float(radius if radius is not None else 1 if paper else max(reach, 1))
+        self.metric: Metric | Callable[[Tensor], Metric] | None = metric
+        self.parametrisation: Parametrisation | None = None
+        if metric is None:
+            self.parametrisation = self._parametrisation(parametrisation, eps_omega)
+            self.add_head(self.parametrisation.neutral() if paper else self.parametrisation.identity())
+        elif self.modulation:
+            raise ValueError("`modulation` (=True) is predicted beside the metric: it cannot go with a given `metric`")
+        self.move_constants(self.weight.device)
+
+    def make_support(self, numbers: Tensor) -> TangentBall:
+        """Return the unit tangent balls of the predicted metric."""
+        assert self.parametrisation is not None
+        read = self.parametrisation.formula if self.backend == "reference" else self.parametrisation
+        metric = read(numbers)
+        metric = metric if self.radius == 1 else metric.scaled(self.radius)
+        return TangentBall(metric, self.stencil, self.dilation)
+
+    def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
+        """Return the unit tangent balls at each output pixel, and the modulation if there is one."""
+        if self.metric is None:
+            return super().look(x)
+        return TangentBall(self._given(x), self.stencil, self.dilation), None
+
+    def extra_repr(self) -> str:
+        """Describe the layer in a printed model."""
+        geometry = self.parametrisation if self.metric is None else f"metric={type(self.metric).__name__}"
+        return f"{super().extra_repr()}, {geometry}, radius={self.radius}"
+
+    def move_constants(self, device: torch.device) -> None:
+        """Move the stencil and a given metric."""
+        super().move_constants(device)
+        # Apple's GPUs have no float64.
+        self.stencil = self.stencil.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        if isinstance(self.metric, Metric):
+            self.metric = self.metric.to(device)
+
+    def _given(self, x: Tensor) -> Metric:
+        metric = self.metric if isinstance(self.metric, Metric) else self.metric(x)  # type: ignore[misc]
+        if not isinstance(metric, Metric):
+            raise TypeError(f"`metric` must give a Metric, got {type(metric).__name__}")
+        grid = OutputGrid(tuple(x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
+        if metric.spatial == x.shape[2:] != grid.size:
+            like = next(iter(metric.tensors().values()))
+            metric = metric.at(grid.centres(like).unsqueeze(0))
+        return metric
+
+    def _stencil(self, stencil: str | Stencil) -> Stencil:
+        if isinstance(stencil, Stencil):
+            if stencil.kernel_size != self.kernel_size:
+                raise ValueError(
+                    f"`stencil` has kernel size {stencil.kernel_size}; `kernel_size` (={self.kernel_size}) must agree"
+                )
+            return stencil
+        if _checks.one_of(stencil, ("square_onion", "onion", "polar"), "stencil") == "square_onion":
+            return square_onion(self.kernel_size, self.dim, self.dilation)
+        if len(set(self.kernel_size)) > 1:
+            raise ValueError(f"`kernel_size` (={self.kernel_size}) must be equal along all axes for {stencil!r}")
+        return (onion if stencil == "onion" else polar)(self.kernel_size[0], self.dim)
+
+    def _parametrisation(self, parametrisation: str | Parametrisation, eps_omega: float | None) -> Parametrisation:
+        if isinstance(parametrisation, Parametrisation):
+            if eps_omega is not None:
+                raise ValueError(f"`eps_omega` (={eps_omega}) must be set in `parametrisation` (={parametrisation})")
+            return parametrisation
+        _checks.one_of(parametrisation, PARAMETRISATIONS, "parametrisation")
+        made = PARAMETRISATIONS[parametrisation](dim=self.dim)
+        return made if eps_omega is None else dataclasses.replace(made, eps_omega=eps_omega)
+
+
+class MetricConv1d(MetricConv):
+    """A metric convolution of signals (B, C, L): balls are intervals around each sample. See ``MetricConv``."""
+
+    dim: ClassVar[int] = 1
+
+    @classmethod
+    def from_conv1d(cls, conv: nn.Conv1d, **geometry: Any) -> Self:
+        """Return a metric convolution that starts equal to ``conv`` and shares its weights."""
+        return cls.from_conv(conv, **geometry)
+
+
+class MetricConv2d(MetricConv):
+    """A metric convolution of images (B, C, H, W): balls are ellipses around each pixel. See ``MetricConv``."""
+
+    dim: ClassVar[int] = 2
+
+    @classmethod
+    def from_conv2d(cls, conv: nn.Conv2d, **geometry: Any) -> Self:
+        """Return a metric convolution that starts equal to ``conv`` and shares its weights.
+
+        >>> conv = nn.Conv2d(4, 8, 3, stride=2, padding=1)
+        >>> x = torch.randn(1, 4, 9, 9)
+        >>> torch.allclose(MetricConv2d.from_conv2d(conv)(x), conv(x), atol=1e-5)
+        True
+        """
+        return cls.from_conv(conv, **geometry)
+
+
+class MetricConv3d(MetricConv):
+    """A metric convolution of volumes (B, C, D, H, W): balls are ellipsoids around each voxel. See ``MetricConv``."""
+
+    dim: ClassVar[int] = 3
+
+    @classmethod
+    def from_conv3d(cls, conv: nn.Conv3d, **geometry: Any) -> Self:
+        """Return a metric convolution that starts equal to ``conv`` and shares its weights."""
+        return cls.from_conv(conv, **geometry)

@@ -1,0 +1,55 @@
+"""The other adaptive convolutions, behind the same base: a comparison differs in the support alone."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..supports import Deformable, Dilated, Shifted
+from .base import AdaptiveConv
+
+
+class DeformableConv2d(AdaptiveConv):
+    """A deformable convolution: every sample has its own predicted displacement, 2k² numbers a pixel.
+
+    With ``modulation=True`` it is the second version (DCNv2). See ``AdaptiveConv`` for the arguments.
+    """
+
+    dim: ClassVar[int] = 2
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.add_head(torch.zeros(2 * math.prod(self.kernel_size)))
+
+    def make_support(self, numbers: Tensor) -> Deformable:
+        """Read the numbers as displacements (y, x) of each sample."""
+        return Deformable(numbers.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation)
+
+
+class ShiftedConv2d(AdaptiveConv):
+    """A shifted ("entire deformable") convolution: the whole grid has one predicted displacement, 2 numbers a pixel."""
+
+    dim: ClassVar[int] = 2
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.add_head(torch.zeros(2))
+
+    def make_support(self, numbers: Tensor) -> Shifted:
+        """Read the numbers as the displacement (y, x) of the grid."""
+        return Shifted(numbers, self.kernel_size, self.dilation)
+
+
+class DilatedConv2d(AdaptiveConv):
+    """A convolution with a predicted dilation, 1 number a pixel: the grid is scaled by a softplus that starts at 1."""
+
+    dim: ClassVar[int] = 2
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.add_head(torch.tensor([math.log(math.e - 1)]))
+
+    def make_support(self, numbers: Tensor) -> Dilated:
+        """Read the number as a positive scale."""
+        return Dilated(torch.nn.functional.softplus(numbers), self.kernel_size, self.dilation)

@@ -1,0 +1,87 @@
+"""What training a network of adaptive convolutions needs beside the layers."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..supports import Support
+from .base import AdaptiveConv
+
+
+def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveConv]]:
+    """Yield the adaptive convolutions of a model, by name."""
+    yield from ((name, m) for name, m in model.named_modules() if isinstance(m, AdaptiveConv))
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float,
+    metric_lr_mult: float = 0.1,
+    weight_decay: float = 0.0,
+    metric_weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Split a model's parameters for an optimiser: the heads learn at ``lr · metric_lr_mult``, the rest at ``lr``.
+
+    >>> from metricconv.nn import MetricConv2d
+    >>> groups = param_groups(MetricConv2d(3, 8, 3), lr=0.1)
+    >>> [(g["name"], g["lr"], len(g["params"])) for g in groups]
+    [('weights', 0.1, 2), ('geometry', 0.010000000000000002, 2)]
+    """
+    if lr < 0 or metric_lr_mult < 0:
+        raise ValueError(f"`lr` (={lr}) and `metric_lr_mult` (={metric_lr_mult}) must not be negative")
+    heads = {id(p): p for _, layer in adaptive_layers(model) if layer.head is not None for p in layer.head.parameters()}
+    rest = [p for p in model.parameters() if id(p) not in heads]
+    return [
+        {"name": "weights", "params": rest, "lr": lr, "weight_decay": weight_decay},
+        {
+            "name": "geometry",
+            "params": list(heads.values()),
+            "lr": lr * metric_lr_mult,
+            "weight_decay": metric_weight_decay,
+        },
+    ]
+
+
+def geometry_l1(model: nn.Module) -> Tensor:
+    """Return the mean, over the weight and bias of every head, of mean|·|: zero where the layers are at their identity.
+
+    Add λ times this to a loss to keep the geometry near an ordinary convolution's.
+    """
+    means = [p.abs().mean() for _, layer in adaptive_layers(model) if layer.head for p in layer.head.parameters()]
+    if not means:
+        raise ValueError("`model` has no adaptive convolution with a head to regularise")
+    return torch.stack(means).mean()
+
+
+def set_geometry_gain(model: nn.Module, gain: float) -> None:
+    """Multiply what every head predicts by ``gain``: 0 freezes the geometry at its identity, 1 is the usual.
+
+    Call it with a growing gain to warm up.
+    """
+    for _, layer in adaptive_layers(model):
+        layer.geometry_gain.fill_(gain)
+
+
+@contextlib.contextmanager
+def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
+    """Keep, by layer name, where each adaptive convolution looked last; no hooks are left behind.
+
+    >>> from metricconv.nn import MetricConv2d
+    >>> layer = MetricConv2d(3, 8, 3)
+    >>> with record_supports(layer) as seen:
+    ...     _ = layer(torch.randn(1, 3, 8, 8))
+    >>> seen[""].metric.spatial
+    torch.Size([6, 6])
+    """
+    seen: dict[str, Support] = {}
+    layers = list(adaptive_layers(model))
+    for name, layer in layers:
+        layer._recorder = lambda support, name=name: seen.__setitem__(name, support)
+    try:
+        yield seen
+    finally:
+        for _, layer in layers:
+            layer._recorder = None

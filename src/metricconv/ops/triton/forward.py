@@ -1,0 +1,171 @@
+"""The forward kernel: gather, blend and contract, without ever writing an offset or a column to memory."""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from .geometry import (
+    axis_corners,
+    corner_rows,
+    image_start,
+    load_corner,
+    load_parameters,
+    load_tap,
+    offset,
+    place,
+    reference_cell,
+    tile_pixels,
+    wide,
+)
+
+
+class Channels(NamedTuple):
+    """How channels are shared out.
+
+    A span is a run of input channels that share both a group of weights and a metric: every block of channels that a
+    program handles lies in one span, so each pixel has one geometry there.
+    """
+
+    ins: int
+    outs: int
+    ins_per_group: int
+    outs_per_group: int
+    span: int
+    spans_per_group: int
+    spans_per_metric: int
+
+
+# Triton's interpreter (triton.knobs.runtime.interpret) multiplies bfloat16 by its bits: there, factors are widened.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def product(a, b, acc, PRECISION: tl.constexpr):
+    """Return acc + a b, on the tensor cores."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision=PRECISION)
+    else:
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def contract(acc, a, w, HOW: tl.constexpr, PRECISION: tl.constexpr):
+    """Add a [BM, BK] times w [BK, BN] to acc [BM, BN]; or channel by channel, a times w [1, BN]."""
+    if HOW == "dot":
+        return product(a.to(w.dtype), w, acc, PRECISION)
+    elif HOW == "sum":
+        return acc + tl.sum(a[:, :, None] * w.to(tl.float32)[None, :, :], 1)
+    else:
+        return acc + a * w.to(tl.float32)
+
+
+@triton.jit
+def sample(x, start, rows, weights, channel, in_range, EVEN: tl.constexpr):
+    """Interpolate: the four corners' channels by their weights, [BM, BK] in float32."""
+    r00, r01, r10, r11 = rows
+    wy0, wy1, wx0, wx1 = weights
+    value = (wy0 * wx0)[:, None] * load_corner(x, start, r00, channel, in_range, EVEN)
+    value += (wy0 * wx1)[:, None] * load_corner(x, start, r01, channel, in_range, EVEN)
+    value += (wy1 * wx0)[:, None] * load_corner(x, start, r10, channel, in_range, EVEN)
+    value += (wy1 * wx1)[:, None] * load_corner(x, start, r11, channel, in_range, EVEN)
+    return value
+
+
+@triton.jit
+def forward_kernel(
+    x,  # [B, H, W, C]
+    weight,  # [C_out, P, C/groups]
+    bias,  # [C_out]
+    modulation,  # [B, G, P, *out]
+    field,  # [B, G, n, *out] or [B, G, P, 2, *out]
+    drift,  # [B, G, 2, *out]
+    table,  # [P, 3]
+    out,  # [B, C_out, *out]
+    shape,
+    channels,
+    lattice,
+    field_strides,
+    drift_strides,
+    modulation_strides,
+    out_strides,
+    KIND: tl.constexpr,
+    DRIFT: tl.constexpr,
+    MODULATED: tl.constexpr,
+    BIASED: tl.constexpr,
+    MODE: tl.constexpr,
+    HOW: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HUGE: tl.constexpr,
+    EVEN: tl.constexpr,  # BK divides the span
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    TW: tl.constexpr,
+    BLOCKS: tl.constexpr,  # blocks of output channels to a group; channel by channel, to a span
+    STEPS: tl.constexpr,  # blocks of input channels to a span
+):
+    """y(o) = bias + Σ_j w_j m_j x(centre + Δ_j) for a tile of BM pixels and a block of BN output channels."""
+    # All blocks of a tile run side by side, so that what one gathers the next finds in cache.
+    if HOW == "each":
+        blocks = channels.ins // channels.span * BLOCKS
+    else:
+        blocks = channels.outs // channels.outs_per_group * BLOCKS
+    tile = tl.program_id(0) // blocks
+    block = tl.program_id(0) % blocks
+    image, row, column, live = tile_pixels(tile, shape, BM, TW)
+    group = block // BLOCKS
+    inner = block % BLOCKS * BN + tl.arange(0, BN)
+    if HOW == "each":  # every channel is its own group: the block lies in one span
+        in_outs = inner < channels.span
+        outs = group * channels.span + inner  # [BN]
+        first_span = group
+        spans = 1
+    else:
+        in_outs = inner < channels.outs_per_group
+        outs = group * channels.outs_per_group + inner
+        first_span = group * channels.spans_per_group
+        spans = channels.spans_per_group
+
+    centre_y = row * lattice.stride_y + lattice.origin_y
+    centre_x = column * lattice.stride_x + lattice.origin_x
+    start = image_start(image, shape, channels.ins)
+    acc = tl.zeros([BM, BN], tl.float32)
+    for s in range(spans):
+        metric = (first_span + s) // channels.spans_per_metric
+        field_at = place(image, metric, row, column, field_strides)
+        drift_at = place(image, metric, row, column, drift_strides)
+        modulation_at = place(image, metric, row, column, modulation_strides)
+        p0, p1, p2, p3, p4 = load_parameters(
+            field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
+        )
+        for tap in range(shape.samples):
+            a, b, r = reference_cell(tap, table, shape, lattice, KIND)
+            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND)
+            dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
+            y0, y1, wy0, wy1, _, _ = axis_corners(centre_y + dy, shape.height, MODE)
+            x0, x1, wx0, wx1, _, _ = axis_corners(centre_x + dx, shape.width, MODE)
+            if MODULATED:
+                m = tl.load(modulation + modulation_at + wide(tap) * modulation_strides.n).to(tl.float32)
+                wy0, wy1 = wy0 * m, wy1 * m
+            rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
+            for k in tl.range(STEPS):
+                if HOW == "each":
+                    here, in_span = inner, in_outs
+                else:
+                    here = k * BK + tl.arange(0, BK)
+                    in_span = here < channels.span
+                c = (first_span + s) * channels.span + here  # [BK]
+                value = sample(x, start, rows, (wy0, wy1, wx0, wx1), c, in_span, EVEN)  # [BM, BK]
+                at = outs.to(tl.int64) * shape.samples + tap
+                if HOW == "each":
+                    w = tl.load(weight + at, mask=in_outs, other=0.0)[None, :]  # [1, BN]
+                else:
+                    where = weight + (at * channels.ins_per_group + s * channels.span)[None, :] + here[:, None]
+                    w = tl.load(where, mask=in_span[:, None] & in_outs[None, :], other=0.0)  # [BK, BN]
+                acc = contract(acc, value, w, HOW, PRECISION)
+
+    if BIASED:
+        acc += tl.load(bias + outs, mask=in_outs, other=0.0).to(tl.float32)[None, :]
+    to = place(image, tl.zeros_like(row), row, column, out_strides)[:, None] + outs.to(tl.int64)[None, :] * out_strides.n
+    tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None] & in_outs[None, :])

@@ -1,0 +1,246 @@
+"""Where a tile of pixels looks, computed in registers from compact parameters, and the chain rule back to them.
+
+A pixel holds at most five numbers p0 … p4, whatever the number of samples:
+
+    kind         p0     p1     p2     p3    p4     offset of the sample at reference cell (a, b)
+    ball         M_yy   M_yx   M_xx   ω_y   ω_x    s·(a, b) / F(a, b), with (a, b) a unit direction
+    shifted      v_y    v_x                        (a, b) + v
+    deformable   v_y    v_x   (of this tap)        (a, b) + v
+    dilated      λ                                 λ·(a, b)
+    grid                                           (a, b)
+
+Everything here is float32 and elementwise over the [BM] pixels of a tile.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+# As in metrics/base.py: no sample is farther than 1e6 pixels; and as in _interpolation.py: float32 has no fractions
+# left beyond 2²³.
+SMALLEST_NORM = tl.constexpr(1e-6)
+FARTHEST = tl.constexpr(8388608.0)
+
+
+class Shape(NamedTuple):
+    """The sizes of one call."""
+
+    batch: int
+    height: int
+    width: int
+    out_height: int
+    out_width: int
+    samples: int
+    kernel_width: int
+
+
+class Lattice(NamedTuple):
+    """Output o is centred at o·stride + origin; cell (i, j) of the reference grid lies at first + (i, j)·step."""
+
+    stride_y: float
+    stride_x: float
+    origin_y: float
+    origin_x: float
+    first_y: float
+    first_x: float
+    step_y: float
+    step_x: float
+
+
+class Strides(NamedTuple):
+    """How to walk through a field (B, G, n, *out), or (B, G, P, d, *out); 0 broadcasts."""
+
+    b: int
+    g: int
+    n: int
+    d: int
+    y: int
+    x: int
+
+
+@triton.jit
+def wide(index):
+    """Return a number in 64 bits, before it is multiplied by a stride."""
+    return tl.full([], 0, tl.int64) + index
+
+
+@triton.jit
+def tile_pixels(tile, shape, BM: tl.constexpr, TW: tl.constexpr):
+    """Return (image, row, column, in range) of a tile's pixels; out of range they stand on the last pixel.
+
+    TW = 0 takes BM pixels in memory order; otherwise the tile is a patch of BM/TW × TW pixels of one image, whose
+    samples share cache lines.
+    """
+    lane = tl.arange(0, BM)
+    if TW == 0:
+        pixel = wide(tile) * BM + lane
+        count = wide(shape.out_height) * shape.out_width * shape.batch
+        live = pixel < count
+        pixel = tl.minimum(pixel, count - 1)
+        line = pixel // shape.out_width
+        column = (pixel - line * shape.out_width).to(tl.int32)
+        image = line // shape.out_height
+        row = (line - image * shape.out_height).to(tl.int32)
+        return image.to(tl.int32), row, column, live
+    else:
+        TH: tl.constexpr = BM // TW
+        across = (shape.out_width + TW - 1) // TW
+        down = (shape.out_height + TH - 1) // TH
+        column = tile % across * TW + lane % TW
+        row = tile // across % down * TH + lane // TW
+        image = tl.zeros_like(lane) + tile // (across * down)
+        live = (column < shape.out_width) & (row < shape.out_height)
+        return image, tl.minimum(row, shape.out_height - 1), tl.minimum(column, shape.out_width - 1), live
+
+
+@triton.jit
+def place(image, group, row, column, strides):
+    """Return where a field of these strides keeps each pixel's first number: int64 [BM]."""
+    at = image.to(tl.int64) * strides.b + group.to(tl.int64) * strides.g
+    return at + row.to(tl.int64) * strides.y + column.to(tl.int64) * strides.x
+
+
+@triton.jit
+def load_parameters(field, at, strides, drift, drift_at, drift_strides, KIND: tl.constexpr, DRIFT: tl.constexpr):
+    """Return p0 … p4 of each pixel, zeros where the kind has fewer (or reads them tap by tap)."""
+    zero = tl.zeros_like(at).to(tl.float32)
+    p0, p1, p2, p3, p4 = zero, zero, zero, zero, zero
+    if KIND == "ball":
+        p0 = tl.load(field + at)
+        p1 = tl.load(field + at + strides.n)
+        p2 = tl.load(field + at + strides.n * 2)
+        if DRIFT:
+            p3 = tl.load(drift + drift_at)
+            p4 = tl.load(drift + drift_at + drift_strides.n)
+    if KIND == "shifted":
+        p0 = tl.load(field + at)
+        p1 = tl.load(field + at + strides.n)
+    if KIND == "dilated":
+        p0 = tl.load(field + at)
+    return p0, p1, p2, p3, p4
+
+
+@triton.jit
+def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr):
+    """Return the p0, p1 of this tap: a deformable support has its own at each."""
+    if KIND == "deformable":
+        at = at + wide(tap) * strides.n
+        p0 = tl.load(field + at)
+        p1 = tl.load(field + at + strides.d)
+    return p0, p1
+
+
+@triton.jit
+def reference_cell(tap, table, shape, lattice, KIND: tl.constexpr):
+    """Return (a, b, s): the stencil's direction and radius, or the reference grid's cell and 1."""
+    if KIND == "ball":
+        return tl.load(table + 3 * tap), tl.load(table + 3 * tap + 1), tl.load(table + 3 * tap + 2)
+    else:
+        i = tap // shape.kernel_width
+        j = tap - i * shape.kernel_width
+        return lattice.first_y + i * lattice.step_y, lattice.first_x + j * lattice.step_x, 1.0
+
+
+@triton.jit
+def ball_norm(a, b, p0, p1, p2, p3, p4, DRIFT: tl.constexpr):
+    """Return F(a, b) = √(uᵀMu) + ωᵀu before it is clamped, and its root, 0 where uᵀMu is not positive."""
+    square = p0 * (a * a) + p1 * (2 * a * b) + p2 * (b * b)
+    root = tl.sqrt(tl.where(square <= 0, 0.0, square))
+    norm = root
+    if DRIFT:
+        norm += p3 * a + p4 * b
+    return norm, root
+
+
+@triton.jit
+def clamp_norm(norm):
+    """Return F, not too small to divide by; NaN stays NaN, as everywhere."""
+    return tl.where(norm < SMALLEST_NORM, SMALLEST_NORM, norm)
+
+
+@triton.jit
+def offset(a, b, s, p0, p1, p2, p3, p4, KIND: tl.constexpr, DRIFT: tl.constexpr):
+    """Return the displacement (dy, dx) from each pixel's centre to its sample at reference cell (a, b, s)."""
+    if KIND == "ball":
+        norm, _ = ball_norm(a, b, p0, p1, p2, p3, p4, DRIFT)
+        reach = s / clamp_norm(norm)
+        return a * reach, b * reach
+    elif KIND == "dilated":
+        return p0 * a, p0 * b
+    else:  # shifted and deformable add their vector; a grid's p0, p1 are zeros
+        return p0 + a, p1 + b
+
+
+@triton.jit
+def offset_gradient(a, b, s, p0, p1, p2, p3, p4, gy, gx, KIND: tl.constexpr, DRIFT: tl.constexpr):
+    """Return what a gradient (gy, gx) of the offset says about p0 … p4."""
+    zero = tl.zeros_like(gy)
+    if KIND == "ball":
+        norm, root = ball_norm(a, b, p0, p1, p2, p3, p4, DRIFT)
+        inverse = 1.0 / clamp_norm(norm)
+        to_norm = -s * (a * gy + b * gx) * inverse * inverse
+        to_norm = tl.where(norm < SMALLEST_NORM, 0.0, to_norm)
+        to_square = tl.where(root == 0, 0.0, 0.5 * to_norm / tl.where(root == 0, 1.0, root))
+        return to_square * (a * a), to_square * (2 * a * b), to_square * (b * b), to_norm * a, to_norm * b
+    elif KIND == "dilated":
+        return a * gy + b * gx, zero, zero, zero, zero
+    else:
+        return gy, gx, zero, zero, zero
+
+
+@triton.jit
+def fold(index, extent, MODE: tl.constexpr):
+    """Bring a lattice index along one axis into [0, extent), and say 1 where it counts, 0 where it does not."""
+    inside = tl.minimum(tl.maximum(index, 0), extent - 1)
+    counts = tl.full(index.shape, 1.0, tl.float32)
+    if MODE == "zeros":
+        counts = tl.where(inside == index, 1.0, 0.0)
+    if MODE == "circular":
+        inside = index % extent
+        inside = tl.where(inside < 0, inside + extent, inside)
+    if MODE == "reflect":
+        period = tl.maximum(tl.full([], 2, tl.int32) * (extent - 1), 1)
+        inside = index % period
+        inside = tl.where(inside < 0, inside + period, inside)
+        inside = tl.minimum(inside, period - inside)
+        inside = tl.minimum(inside, extent - 1)  # one pixel alone reflects onto itself
+    return inside, counts
+
+
+@triton.jit
+def axis_corners(position, extent, MODE: tl.constexpr):
+    """Return the two lattice indices around a position along one axis, their weights and the weights' derivatives."""
+    near = tl.minimum(tl.maximum(position, -FARTHEST), FARTHEST)
+    low = tl.floor(near)
+    up = tl.where(position == position, near - low, position)  # a NaN position stays NaN
+    index = low.to(tl.int32)
+    i0, counts0 = fold(index, extent, MODE)
+    i1, counts1 = fold(index + 1, extent, MODE)
+    moves = tl.where(near == position, 1.0, 0.0)  # a clamped position does not feel its parameters
+    return i0, i1, (1 - up) * counts0, up * counts1, -counts0 * moves, counts1 * moves
+
+
+@triton.jit
+def image_start(image, shape, channels):
+    """Return where each pixel's image starts in (B, H, W, C): int64 [BM]."""
+    return wide(image) * shape.height * shape.width * channels
+
+
+@triton.jit
+def corner_rows(y0, y1, x0, x1, shape, channels, HUGE: tl.constexpr):
+    """Return where the four corners' channels start in an image (H, W, C): [BM], in 64 bits if images are HUGE."""
+    if HUGE:
+        y0, y1 = y0.to(tl.int64), y1.to(tl.int64)
+    top, bottom = y0 * shape.width, y1 * shape.width
+    return (top + x0) * channels, (top + x1) * channels, (bottom + x0) * channels, (bottom + x1) * channels
+
+
+@triton.jit
+def load_corner(x, start, row, channel, in_range, EVEN: tl.constexpr):
+    """Gather one corner's channels: [BM, BK] in float32. EVEN says that all channels are in range."""
+    where = x + start[:, None] + (row[:, None] + channel[None, :])
+    if EVEN:
+        return tl.load(where).to(tl.float32)
+    else:
+        return tl.load(where, mask=in_range[None, :], other=0.0).to(tl.float32)

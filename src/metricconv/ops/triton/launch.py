@@ -1,0 +1,270 @@
+"""From tensors to kernel launches: sizes, strides, buffers. Nothing here waits for the device."""
+
+import contextlib
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..problem import OutputGrid
+from . import tiles
+from .backward import backward_data_kernel, backward_weight_kernel
+from .forward import Channels, forward_kernel
+from .geometry import Lattice, Shape, Strides
+
+_NO_STRIDES = Strides(0, 0, 0, 0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of the operator in two dimensions, in the tensors and numbers that kernels take."""
+
+    x: Tensor  # [B, C, H, W]
+    weight: Tensor  # [C_out, C/groups, k_h, k_w]
+    modulation: Tensor | None  # [B, G, P, *out]
+    field: Tensor | None  # [B, G, n, *out] or [B, G, P, 2, *out]
+    drift: Tensor | None  # [B, G, 2, *out]
+    table: Tensor | None  # [P, 3]: direction and radius of each sample
+    kind: str
+    spacing: list[float]
+    dilation: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    groups: int
+    padding_mode: str
+
+    @property
+    def grid(self) -> OutputGrid:
+        """Where the output's pixels lie in the input."""
+        kernel = tuple(self.weight.shape[2:])
+        return OutputGrid(tuple(self.x.shape[2:]), kernel, self.dilation, self.stride, self.padding)
+
+    @property
+    def metric_groups(self) -> int:
+        """The number G of groups of channels that look at the same places."""
+        return 1 if self.field is None else self.field.shape[1]
+
+    def shape(self) -> Shape:
+        """Return the kernels' sizes."""
+        kernel = self.weight.shape[2:]
+        return Shape(self.x.shape[0], *self.x.shape[2:], *self.grid.size, math.prod(kernel), kernel[1])
+
+    def channels(self) -> Channels:
+        """Return how channels are shared out; channel by channel a span need not keep to a group."""
+        ins, outs = self.x.shape[1], self.weight.shape[0]
+        per_group, per_metric = ins // self.groups, ins // self.metric_groups
+        outs_per_group = outs // self.groups
+        span = per_metric if per_group == outs_per_group == 1 else math.gcd(per_group, per_metric)
+        return Channels(ins, outs, per_group, outs_per_group, span, max(per_group // span, 1), per_metric // span)
+
+    def lattice(self) -> Lattice:
+        """Return the centres of outputs and the reference grid."""
+        first = [-(k - 1) / 2 * s for k, s in zip(self.weight.shape[2:], self.spacing, strict=True)]
+        return Lattice(*map(float, (*self.stride, *self.grid.origin, *first, *self.spacing)))
+
+    def common(self, how: str) -> dict[str, Any]:
+        """Return the arguments that every kernel takes."""
+        return {
+            "x": self.x.permute(0, 2, 3, 1).contiguous(),
+            "modulation": self.modulation,
+            "field": self.field,
+            "drift": self.drift,
+            "table": self.table,
+            "shape": self.shape(),
+            "channels": self.channels(),
+            "lattice": self.lattice(),
+            "field_strides": _strides(self.field),
+            "drift_strides": _strides(self.drift),
+            "modulation_strides": _strides(self.modulation),
+            "KIND": self.kind,
+            "DRIFT": self.drift is not None,
+            "MODULATED": self.modulation is not None,
+            "MODE": self.padding_mode,
+            "HOW": how,
+            "PRECISION": _precision(self.x),
+            "HUGE": math.prod(self.x.shape[1:]) >= 2**31,
+        }
+
+
+def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
+    """Return y, (B, C_out, *out)."""
+    shape, channels = call.shape(), call.channels()
+    out = empty_output(call.x, channels.outs, call.grid.size, channels_last)
+    if out.numel() == 0:
+        return out
+    how = tiles.contraction(channels)
+    cut = tiles.forward(how, shape, channels, call.x.element_size())
+    if how == "each":
+        blocks, steps = math.ceil(channels.span / cut["BN"]), 1
+        programs = channels.ins // channels.span * blocks
+    else:
+        blocks, steps = math.ceil(channels.outs_per_group / cut["BN"]), math.ceil(channels.span / cut["BK"])
+        programs = call.groups * blocks
+    with _on(call.x):
+        forward_kernel[(tiles.count(shape, cut["BM"], cut["TW"]) * programs,)](
+            **call.common(how),
+            weight=_by_tap(call.weight),
+            bias=bias,
+            out=out,
+            out_strides=_image_strides(out),
+            BIASED=bias is not None,
+            EVEN=channels.span % cut["BK"] == 0,
+            BLOCKS=blocks,
+            STEPS=steps,
+            **cut,
+        )
+    return out
+
+
+def backward_data(call: Call, grad: Tensor, needs_x: bool, needs_geometry: bool) -> tuple[Tensor | None, ...]:
+    """Return the gradients of image, modulation, field and drift, None where there is nothing to tell."""
+    shape, channels = call.shape(), call.channels()
+    how = tiles.contraction(channels)
+    exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
+    window = tiles.window(how, shape, call.lattice(), call.padding_mode, exact) if needs_x else "no"
+    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window)
+    blocks = math.ceil(channels.span / cut["BK"])
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    rivals = channels.spans_per_metric * blocks  # programs that find a part of the same geometry gradient
+    parts = rivals if deterministic else 1
+    moved = {"modulation": call.modulation, "field": call.field, "drift": call.drift} if needs_geometry else {}
+    new = torch.empty if rivals == parts else torch.zeros
+    buffers = {
+        name: None if t is None else new((parts, *t.shape), dtype=torch.float32, device=t.device)
+        for name, t in moved.items()
+    }
+    scatter, sums, scale = "no", None, None
+    batch, ins, height, width = call.x.shape
+    if window == "image":
+        sums = call.x.new_empty((batch, height, width, ins))
+    elif needs_x:
+        scatter = "fixed" if deterministic else "add"
+        dtype = torch.int64 if deterministic else torch.float32
+        sums = torch.zeros((batch, height, width, ins), dtype=dtype, device=call.x.device)
+        scale = _fixed_point_scale(call, grad) if deterministic else None
+    windows = math.ceil(batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
+    with _on(call.x):
+        backward_data_kernel[(windows * (channels.ins // channels.span) * blocks,)](
+            **call.common(how),
+            grad_out=grad,
+            weight=_by_tap(call.weight),
+            grad_x=sums,
+            grad_modulation=buffers.get("modulation"),
+            grad_field=buffers.get("field"),
+            grad_drift=buffers.get("drift"),
+            scale=scale,
+            out_strides=_image_strides(grad),
+            grad_field_strides=_part_strides(buffers.get("field")),
+            grad_drift_strides=_part_strides(buffers.get("drift")),
+            grad_modulation_strides=_part_strides(buffers.get("modulation")),
+            part_strides=tuple(_part_stride(buffers.get(name)) for name in ("field", "drift", "modulation")),
+            EVEN=channels.span % cut["BK"] == 0,
+            SCATTER=scatter,
+            MOVES=needs_geometry,
+            DEPOSIT="store" if rivals == parts else "add",
+            BLOCKS=blocks,
+            STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
+            **cut,
+        )
+    grad_x = None
+    if sums is not None:
+        grad_x = (sums.double() / scale if scale is not None else sums).to(call.x.dtype).permute(0, 3, 1, 2)
+    return grad_x, *(_total(buffers.get(name)) for name in ("modulation", "field", "drift"))
+
+
+def backward_weight(call: Call, grad: Tensor) -> Tensor:
+    """Return the gradient of the weights, (C_out, C/groups, k_h, k_w)."""
+    shape, channels = call.shape(), call.channels()
+    how = tiles.contraction(channels)
+    cut = tiles.backward_weight(how, shape, channels, call.x.element_size())
+    blocks = math.ceil(channels.span / cut["BK"])
+    steps = 1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"])
+    count = tiles.count(shape, cut["BM"], cut["TW"])
+    programs = channels.ins // channels.span * blocks * steps * shape.samples
+    parts = tiles.parts(count, programs)
+    per_part = math.ceil(count / parts)
+    parts = math.ceil(count / per_part)
+    adds = parts > 1 and not torch.are_deterministic_algorithms_enabled()
+    size = (1 if adds else parts, channels.outs, *call.weight.shape[2:], channels.ins_per_group)
+    sums = (torch.zeros if adds else torch.empty)(size, dtype=torch.float32, device=call.x.device)
+    with _on(call.x):
+        backward_weight_kernel[(programs * parts,)](
+            **call.common(how),
+            grad_out=grad,
+            grad_weight=sums,
+            out_strides=_image_strides(grad),
+            tiles=count,
+            tiles_per_part=per_part,
+            part_stride=_part_stride(sums),
+            EVEN=channels.span % cut["BK"] == 0,
+            DEPOSIT="add" if adds else "store",
+            BLOCKS=blocks,
+            STEPS=steps,
+            **cut,
+        )
+    return _total(sums).to(call.weight.dtype).permute(0, 3, 1, 2)
+
+
+def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last: bool) -> Tensor:
+    """Return (B, C_out, *out), not yet written, in the layout of the input."""
+    if channels_last:
+        return x.new_empty((x.shape[0], *size, channels)).permute(0, 3, 1, 2)
+    return x.new_empty((x.shape[0], channels, *size))
+
+
+def _by_tap(weight: Tensor) -> Tensor:
+    """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups): no copy where they are channels_last."""
+    return weight.permute(0, 2, 3, 1).contiguous()
+
+
+def _strides(field: Tensor | None) -> Strides:
+    if field is None:
+        return _NO_STRIDES
+    b, g, n, *rest = field.stride()
+    return Strides(b, g, n, rest[0] if len(rest) == 3 else 0, *rest[-2:])
+
+
+def _part_strides(parts: Tensor | None) -> Strides:
+    return _strides(None if parts is None else parts[0])
+
+
+def _part_stride(parts: Tensor | None) -> int:
+    """Return how far apart the parts of a sum lie, 0 where all programs add to the same."""
+    return 0 if parts is None or parts.shape[0] == 1 else parts.stride(0)
+
+
+def _image_strides(image: Tensor) -> Strides:
+    b, c, y, x = image.stride()
+    return Strides(b, 0, c, 0, y, x)
+
+
+def _total(parts: Tensor | None) -> Tensor | None:
+    if parts is None:
+        return None
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def _precision(x: Tensor) -> str:
+    """Return how float32 products are taken: TF32 where torch's own flag for matrix products allows it."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def _fixed_point_scale(call: Call, grad: Tensor) -> Tensor:
+    """Return the power of 2 by which gradients are multiplied to be added as 64-bit integers without overflow.
+
+    A sample adds at most max|∂L/∂y| · max_c Σ_o|w| · max|m| to an image's gradient, and a pixel is sampled at most
+    P · H_out · W_out times. Not finite when the gradient is not: then so is the result.
+    """
+    bound = grad.abs().amax().double() * call.weight.abs().double().sum(0).amax()
+    if call.modulation is not None:
+        bound = bound * call.modulation.abs().amax()
+    count = math.prod(call.weight.shape[2:]) * math.prod(call.grid.size)
+    exponent = (61 - math.log2(count) - bound.clamp_min(2.0**-60).log2()).floor().clamp_max(126)
+    return torch.exp2(exponent).float().view(1)
+
+
+def _on(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Make the tensor's device the current one: a launch goes there."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

@@ -1,0 +1,97 @@
+"""The operators as torch knows them: schemas, shapes without data, derivatives."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import launch
+
+_ARGUMENTS = (
+    "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor? drift, Tensor? table, str kind, "
+    "float[] spacing, SymInt[] dilation, SymInt[] stride, SymInt[] padding, SymInt groups, str padding_mode"
+)
+_LIBRARY = torch.library.Library("metricconv", "FRAGMENT")
+_LIBRARY.define(
+    f"support_conv({_ARGUMENTS}, Tensor? bias, bool channels_last) -> Tensor", tags=[torch.Tag.pt2_compliant_tag]
+)
+_LIBRARY.define(
+    f"support_conv_backward({_ARGUMENTS}, Tensor grad, bool[] needs) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=[torch.Tag.pt2_compliant_tag],
+)
+
+support_conv = torch.ops.metricconv.support_conv.default
+_backward = torch.ops.metricconv.support_conv_backward.default
+
+
+def _forward(*args: Any) -> Tensor:
+    *call, bias, channels_last = args
+    return launch.forward(launch.Call(*call), bias, channels_last)
+
+
+def _forward_fake(*args: Any) -> Tensor:
+    *fields, _, channels_last = args
+    call = launch.Call(*fields)
+    return launch.empty_output(call.x, call.weight.shape[0], call.grid.size, channels_last)
+
+
+def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
+    """Return the gradients of input, weight, modulation, field and drift; an empty tensor for one not needed."""
+    *fields, grad, needs = args
+    call = launch.Call(*fields)
+    if grad.numel() == 0:
+        return tuple(g.zero_() for g in _backward_fake(*args))
+    grad = grad.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    found: list[Tensor | None] = [None] * 5
+    if needs[0] or any(needs[2:]):
+        found[0], *found[2:] = launch.backward_data(call, grad, needs[0], any(needs[2:]))
+    if needs[1]:
+        found[1] = launch.backward_weight(call, grad)
+    if found[2] is not None and call.modulation is not None:
+        found[2] = found[2].to(call.modulation.dtype)
+    return tuple(g if g is not None and n else grad.new_empty(0) for g, n in zip(found, needs, strict=True))
+
+
+def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
+    *fields, grad, needs = args
+    call = launch.Call(*fields)
+
+    def channels_last(like: Tensor) -> Tensor:
+        n, c, h, w = like.shape
+        return like.new_empty((n, h, w, c)).permute(0, 3, 1, 2)
+
+    found = [channels_last(call.x), channels_last(call.weight)]
+    found += [grad if t is None else t.new_empty(t.shape) for t in (call.modulation, call.field, call.drift)]
+    return tuple(g if n else grad.new_empty(0) for g, n in zip(found, needs, strict=True))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *call, bias, _ = inputs
+    ctx.save_for_backward(*call[:6])
+    ctx.numbers = call[6:]
+    ctx.biased = bias is not None
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight, modulation, field, drift, table = ctx.saved_tensors
+    needs = [bool(n) for n in ctx.needs_input_grad[:5]]
+    found = _backward(x, weight, modulation, field, drift, table, *ctx.numbers, grad, needs)
+    bias = grad.sum((0, 2, 3)) if ctx.biased and ctx.needs_input_grad[-2] else None
+    grads = [g if n else None for g, n in zip(found, needs, strict=True)]
+    return *grads, None, *[None] * len(ctx.numbers), bias, None
+
+
+def _refuse(ctx: Any, *grads: Tensor) -> None:
+    raise NotImplementedError(
+        "the fused kernels have first derivatives only: for a double backward call the operator with "
+        'backend="reference"'
+    )
+
+
+for _device in ("CUDA", "CPU"):  # CPU serves Triton's interpreter, TRITON_INTERPRET=1
+    _LIBRARY.impl("support_conv", _forward, _device)
+    _LIBRARY.impl("support_conv_backward", _backward_impl, _device)
+torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBRARY)
+torch.library.register_fake("metricconv::support_conv_backward", _backward_fake, lib=_LIBRARY)
+torch.library.register_autograd("metricconv::support_conv", _differentiate, setup_context=_keep, lib=_LIBRARY)
+torch.library.register_autograd("metricconv::support_conv_backward", _refuse, lib=_LIBRARY)

@@ -1,0 +1,293 @@
+"""Raw numbers to (M, ω) in one kernel, and back: in two dimensions, for the parametrisations of 5, 6 and 7 numbers.
+
+In plain PyTorch this is a long chain of small launches; the formulas are those of ``metrics/parametrise.py``.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...metrics import Cholesky, Metric, Parametrisation, Randers, Riemannian, Spectral6, Spectral7
+from ...metrics._frames import _SHORTEST_VECTOR
+from ...metrics.parametrise import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
+from .launch import _on as on_device
+
+_BLOCK = 256
+_MATRIX_NUMBERS = {"cholesky": 3, "spectral6": 4, "spectral7": 5}
+
+SATURATION = tl.constexpr(_SATURATION)
+SHORTEST_SQUARED = tl.constexpr(_SHORTEST_VECTOR**2)
+TRACE_FLOOR = tl.constexpr(_TRACE_FLOOR)
+EIGENVALUE_FLOOR = tl.constexpr(_EIGENVALUE_FLOOR)
+SQUARED_NORM_FLOOR = tl.constexpr(_SQUARED_NORM_FLOOR)
+
+
+def parametrise(parametrisation: Parametrisation, raw: Tensor) -> Metric | None:
+    """Return the metric of raw numbers (B, G, n, H, W), or None where no kernel computes it."""
+    kind = _kind(parametrisation)
+    if kind is None or raw.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    if isinstance(parametrisation, Spectral7):
+        low, high = parametrisation.s_min, parametrisation.s_max
+    else:
+        low = high = parametrisation.eps_L  # type: ignore[attr-defined]
+    drifts = parametrisation.eps_omega < 1
+    M, omega = _forward(raw, kind, low, high, parametrisation.max_asymmetry, parametrisation.detach_factor, drifts)
+    return Randers(M, omega) if drifts else Riemannian(M)
+
+
+def _kind(parametrisation: Parametrisation) -> str | None:
+    names = {Cholesky: "cholesky", Spectral6: "spectral6", Spectral7: "spectral7"}
+    kind = names.get(type(parametrisation))
+    framed = getattr(parametrisation, "frame", None) not in (None, "vector")
+    return None if parametrisation.dim != 2 or framed else kind
+
+
+@triton.jit
+def saturated(pointer, live):
+    """Load a raw number; return it bounded, and 1 where it was inside the bounds (its derivative)."""
+    raw = tl.load(pointer, live, other=0.0).to(tl.float32)
+    bounded = tl.minimum(tl.maximum(raw, -SATURATION), SATURATION)
+    # As torch's clamp: NaN stays NaN, and a number on the bound still has its slope.
+    return tl.where(raw == raw, bounded, raw), tl.where(bounded == raw, 1.0, 0.0)
+
+
+@triton.jit
+def magnitude(raw):
+    """Return |raw| and its slope, 1 at 0."""
+    slope = tl.where(raw < 0, -1.0, 1.0)
+    return raw * slope, slope
+
+
+@triton.jit
+def tanh(x):
+    """Return tanh x for x ≥ 0, without overflow."""
+    e = tl.exp(-2.0 * x)
+    return (1.0 - e) / (1.0 + e)
+
+
+@triton.jit
+def forward_kernel(
+    raw, M, omega, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry,
+    KIND: tl.constexpr, FIRST: tl.constexpr, DRIFT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write M (B, G, 3, H, W) and ω (B, G, 2, H, W) for a block of pixels of one image and group."""
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    live = pixel < pixels
+    at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
+    a, _ = saturated(at, live)
+    b, _ = saturated(at + r_n, live)
+    c, _ = saturated(at + 2 * r_n, live)
+    if KIND == "cholesky":
+        a, _ = magnitude(a)
+        c, _ = magnitude(c)
+        a += low
+        c += low
+        floor = TRACE_FLOOR * (a * a + b * b + c * c)
+        yy, yx, xx = a * a + floor, a * b, b * b + c * c + floor
+    else:
+        d, _ = saturated(at + 3 * r_n, live)
+        if KIND == "spectral6":
+            one, _ = magnitude(c)
+            two, _ = magnitude(d)
+            floor = TRACE_FLOOR * (one + two + 2 * low)
+            one += low + floor
+            two += low + floor
+        else:
+            s, _ = saturated(at + 4 * r_n, live)
+            scale = low + (high - low) * tl.sigmoid(s)
+            one = scale * (EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * tl.sigmoid(c))
+            two = scale * (EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * tl.sigmoid(d))
+        square = a * a + b * b + SHORTEST_SQUARED
+        mean, half = (one + two) / 2, (one - two) / 2
+        turn = half * (a * a - b * b) / square
+        yy, yx, xx = mean + turn, half * 2 * a * b / square, mean - turn
+    to = M + image * 3 * pixels + pixel
+    tl.store(to, yy, live)
+    tl.store(to + pixels, yx, live)
+    tl.store(to + 2 * pixels, xx, live)
+    if DRIFT:
+        y, _ = saturated(at + FIRST * r_n, live)
+        x, _ = saturated(at + (FIRST + 1) * r_n, live)
+        rest = x - yx / yy * y
+        norm = tl.sqrt(y * y / yy + rest * rest / (xx - yx / yy * yx) + SQUARED_NORM_FLOOR)
+        factor = asymmetry * tanh(norm / 2) / norm
+        to = omega + image * 2 * pixels + pixel
+        tl.store(to, factor * y, live)
+        tl.store(to + pixels, factor * x, live)
+
+
+@triton.jit
+def backward_kernel(
+    raw, grad_M, grad_omega, grad, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry,
+    KIND: tl.constexpr, FIRST: tl.constexpr, NUMBERS: tl.constexpr, DRIFT: tl.constexpr, DETACHED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of the raw numbers, (B, G, n, H, W), computing the metric again on the way."""
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    live = pixel < pixels
+    at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
+    to = grad + image * NUMBERS * pixels + pixel
+    a, in_a = saturated(at, live)
+    b, in_b = saturated(at + r_n, live)
+    c, in_c = saturated(at + 2 * r_n, live)
+    if KIND == "cholesky":
+        a, slope = magnitude(a)
+        in_a *= slope
+        c, slope = magnitude(c)
+        in_c *= slope
+        a += low
+        c += low
+        floor = TRACE_FLOOR * (a * a + b * b + c * c)
+        yy, yx, xx = a * a + floor, a * b, b * b + c * c + floor
+    else:
+        d, in_d = saturated(at + 3 * r_n, live)
+        if KIND == "spectral6":
+            one, slope = magnitude(c)
+            in_c *= slope
+            two, slope = magnitude(d)
+            in_d *= slope
+            floor = TRACE_FLOOR * (one + two + 2 * low)
+            one += low + floor
+            two += low + floor
+        else:
+            s, in_s = saturated(at + 4 * r_n, live)
+            unit_s, unit_c, unit_d = tl.sigmoid(s), tl.sigmoid(c), tl.sigmoid(d)
+            scale = low + (high - low) * unit_s
+            shape_c = EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * unit_c
+            shape_d = EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * unit_d
+            one, two = scale * shape_c, scale * shape_d
+        length = tl.sqrt(a * a + b * b + SHORTEST_SQUARED)
+        cos, sin = a / length, b / length
+        mean, half = (one + two) / 2, (one - two) / 2
+        turn = half * (cos * cos - sin * sin)
+        yy, yx, xx = mean + turn, half * 2 * cos * sin, mean - turn
+
+    given = grad_M + image * 3 * pixels + pixel
+    g_yy = tl.load(given, live, other=0.0)
+    g_yx = tl.load(given + pixels, live, other=0.0)
+    g_xx = tl.load(given + 2 * pixels, live, other=0.0)
+    if DRIFT:
+        given = grad_omega + image * 2 * pixels + pixel
+        g_y = tl.load(given, live, other=0.0)
+        g_x = tl.load(given + pixels, live, other=0.0)
+        y, in_y = saturated(at + FIRST * r_n, live)
+        x, in_x = saturated(at + (FIRST + 1) * r_n, live)
+        rest = x - yx / yy * y
+        schur = xx - yx / yy * yx
+        norm = tl.sqrt(y * y / yy + rest * rest / schur + SQUARED_NORM_FLOOR)
+        t = tanh(norm / 2)
+        factor = asymmetry * t / norm
+        moved_y, moved_x = factor * g_y, factor * g_x
+        if not DETACHED:
+            # d factor / d(norm²), and norm² = ωᵀM⁻¹ω moves by 2 M⁻¹ω in ω and by −(M⁻¹ω)(M⁻¹ω)ᵀ in M.
+            slope = asymmetry * ((1 - t * t) / 2 - t / norm) / (2 * norm * norm)
+            pull = (g_y * y + g_x * x) * slope
+            raised_x = rest / schur
+            raised_y = (y - yx * raised_x) / yy
+            moved_y += 2 * pull * raised_y
+            moved_x += 2 * pull * raised_x
+            g_yy -= pull * raised_y * raised_y
+            g_yx -= 2 * pull * raised_y * raised_x
+            g_xx -= pull * raised_x * raised_x
+        tl.store(to + FIRST * pixels, in_y * moved_y, live)
+        tl.store(to + (FIRST + 1) * pixels, in_x * moved_x, live)
+
+    if KIND == "cholesky":
+        floor = TRACE_FLOOR * (g_yy + g_xx)
+        tl.store(to, in_a * (2 * a * (g_yy + floor) + b * g_yx), live)
+        tl.store(to + pixels, in_b * (a * g_yx + 2 * b * (g_xx + floor)), live)
+        tl.store(to + 2 * pixels, in_c * 2 * c * (g_xx + floor), live)
+    else:
+        g_mean = g_yy + g_xx
+        g_half = (g_yy - g_xx) * (cos * cos - sin * sin) + g_yx * 2 * cos * sin
+        g_cos = 2 * half * ((g_yy - g_xx) * cos + g_yx * sin)
+        g_sin = 2 * half * (g_yx * cos - (g_yy - g_xx) * sin)
+        radial = g_cos * cos + g_sin * sin
+        tl.store(to, in_a * (g_cos - cos * radial) / length, live)
+        tl.store(to + pixels, in_b * (g_sin - sin * radial) / length, live)
+        g_one, g_two = (g_mean + g_half) / 2, (g_mean - g_half) / 2
+        if KIND == "spectral6":
+            floor = TRACE_FLOOR * (g_one + g_two)
+            tl.store(to + 2 * pixels, in_c * (g_one + floor), live)
+            tl.store(to + 3 * pixels, in_d * (g_two + floor), live)
+        else:
+            span = 2 * (1 - EIGENVALUE_FLOOR) * scale
+            tl.store(to + 2 * pixels, in_c * g_one * span * unit_c * (1 - unit_c), live)
+            tl.store(to + 3 * pixels, in_d * g_two * span * unit_d * (1 - unit_d), live)
+            g_scale = g_one * shape_c + g_two * shape_d
+            tl.store(to + 4 * pixels, in_s * g_scale * (high - low) * unit_s * (1 - unit_s), live)
+
+
+
+
+@torch.library.custom_op("metricconv::parametrise", mutates_args=())
+def _forward(
+    raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool
+) -> tuple[Tensor, Tensor]:
+    batch, groups, _, height, width = raw.shape
+    M, omega = _empty_outputs(raw, drifts)
+    if raw.numel():
+        with on_device(raw):
+            forward_kernel[(batch * groups, triton.cdiv(height * width, _BLOCK))](
+                raw, M, omega, groups, height * width, width, *raw.stride(), low, high, asymmetry,
+                KIND=kind, FIRST=_MATRIX_NUMBERS[kind], DRIFT=drifts, BLOCK=_BLOCK,
+            )  # fmt: skip
+    return M, omega
+
+
+@_forward.register_fake
+def _(raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool) -> Any:
+    return _empty_outputs(raw, drifts)
+
+
+def _empty_outputs(raw: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
+    batch, groups, _, height, width = raw.shape
+    M = torch.empty(batch, groups, 3, height, width, dtype=torch.float32, device=raw.device)
+    return M, torch.empty(batch, groups, 2 * drifts, height, width, dtype=torch.float32, device=raw.device)
+
+
+@torch.library.custom_op("metricconv::parametrise_backward", mutates_args=())
+def _backward(
+    raw: Tensor,
+    grad_M: Tensor,
+    grad_omega: Tensor,
+    kind: str,
+    low: float,
+    high: float,
+    asymmetry: float,
+    detached: bool,
+    drifts: bool,
+) -> Tensor:
+    batch, groups, numbers, height, width = raw.shape
+    grad = torch.empty(raw.shape, dtype=torch.float32, device=raw.device)
+    if raw.numel():
+        with on_device(raw):
+            backward_kernel[(batch * groups, triton.cdiv(height * width, _BLOCK))](
+                raw, grad_M.contiguous(), grad_omega.contiguous(), grad, groups, height * width, width, *raw.stride(),
+                low, high, asymmetry,
+                KIND=kind, FIRST=_MATRIX_NUMBERS[kind], NUMBERS=numbers, DRIFT=drifts, DETACHED=detached, BLOCK=_BLOCK,
+            )  # fmt: skip
+    return grad.to(raw.dtype)
+
+
+@_backward.register_fake
+def _(raw: Tensor, *_: Any) -> Tensor:
+    return torch.empty(raw.shape, dtype=raw.dtype, device=raw.device)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(inputs[0])
+    ctx.numbers = inputs[1:]
+
+
+def _differentiate(ctx: Any, grad_M: Tensor, grad_omega: Tensor) -> tuple[Any, ...]:
+    return _backward(ctx.saved_tensors[0], grad_M, grad_omega, *ctx.numbers), *[None] * 6
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)

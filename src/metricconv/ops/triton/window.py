@@ -1,0 +1,52 @@
+"""Scattering as a matrix product: a tile's gradient is summed in registers over a window of the image.
+
+Sample p of a tile adds hat(w_y − y_p)·hat(w_x − x_p)·g_p to pixel w. With S [BW, BM] these weights, the window's gradient
+is Σ_taps S g on the tensor cores; it is written once, where plain scattering would add four corners for every tap.
+A window of BW = WB·WH·WW pixels is either a patch of one image, around a patch of output pixels ("patch"), or WB whole
+images ("image"), whose gradient then needs no addition in memory at all.
+"""
+
+import triton
+import triton.language as tl
+
+from .geometry import fold, wide
+
+
+@triton.jit
+def image_pixels(first_image, step, shape, BM: tl.constexpr, WB: tl.constexpr):
+    """Return (image, row, column, in range) of the step-th BM pixels of WB images."""
+    plane = shape.out_height * shape.out_width
+    pixel = step * BM + tl.arange(0, BM)
+    image = first_image + pixel // plane
+    live = (pixel < plane * WB) & (image < shape.batch)
+    pixel = pixel % plane
+    return tl.minimum(image, shape.batch - 1), pixel // shape.out_width, pixel % shape.out_width, live
+
+
+@triton.jit
+def window_weights(y, x, m, image, inside, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, BM: tl.constexpr):
+    """Return S [BW, BM], for samples at (y, x) of a window, in image number ``image`` of it, times m.
+
+    The weights are products of a row's and a column's, so few of them are computed: [WB·WH, BM] and [WW, BM].
+    """
+    line = tl.arange(0, WB * WH)
+    hat_y = tl.maximum(1 - tl.abs(y[None, :] - (line % WH)[:, None].to(tl.float32)), 0.0)  # [WB·WH, BM]
+    counts = inside[None, :]
+    if WB > 1:
+        counts = counts & ((line // WH)[:, None] == image[None, :])
+    hat_y = tl.where(counts, hat_y * m[None, :], 0.0)
+    hat_x = tl.maximum(1 - tl.abs(x[None, :] - tl.arange(0, WW)[:, None].to(tl.float32)), 0.0)  # [WW, BM]
+    return tl.reshape(hat_y[:, None, :] * hat_x[None, :, :], (WB * WH * WW, BM))
+
+
+@triton.jit
+def window_rows(
+    first_image, first_y, first_x, shape, MODE: tl.constexpr, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr
+):
+    """Return which row of an image (B·H·W, C) each pixel of the window is, int64 [BW], and where it is one at all."""
+    pixel = tl.arange(0, WB * WH * WW)
+    image = first_image + pixel // (WH * WW)
+    y, counts_y = fold(first_y + pixel // WW % WH, shape.height, MODE)
+    x, counts_x = fold(first_x + pixel % WW, shape.width, MODE)
+    row = (wide(image) * shape.height + y) * shape.width + x
+    return row, (counts_y * counts_x > 0) & (image < shape.batch)

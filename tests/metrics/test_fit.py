@@ -1,0 +1,167 @@
+"""From a support back to the metric that explains it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import metricconv as mc
+from helpers import randers
+from metricconv.metrics import RandersFit, fit_randers
+
+
+def ball(metric: mc.Metric, levels: torch.Tensor) -> torch.Tensor:
+    """Samples s_j u/F(u) of random directions: (B, G, P, d, *out)."""
+    directions = torch.nn.functional.normalize(torch.randn(len(levels), metric.dim, dtype=torch.float64), dim=1)
+    return metric.unit_vectors(directions) * levels.view(1, 1, -1, 1, *(1,) * metric.dim)
+
+
+def assert_positive_and_finite(fit: RandersFit) -> None:
+    assert fit.metric.is_positive().all()
+    for tensor in (fit.metric.M, fit.metric.omega, fit.residual):
+        assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("asymmetry", [0.0, 0.6, 0.95])
+def test_samples_of_a_randers_ball_give_the_metric_back(dim, asymmetry):
+    metric = randers(dim, 2, 2, (3,) * dim, radius=4.0, asymmetry=asymmetry)
+    levels = torch.rand(20, dtype=torch.float64) + 0.1
+    fit = fit_randers(ball(metric, levels), levels)
+    torch.testing.assert_close(fit.metric.M, metric.M, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(fit.metric.omega, metric.omega, rtol=1e-6, atol=1e-8)
+    assert fit.residual.shape == (2, 2, *(3,) * dim)
+    assert fit.residual.max() < 1e-6
+
+
+def test_five_points_of_the_boundary_are_enough_in_the_plane():
+    metric = randers(2)
+    fit = fit_randers(ball(metric, torch.ones(5, dtype=torch.float64)))  # 5 is no odd square: levels are 1
+    torch.testing.assert_close(fit.metric.M, metric.M, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(fit.metric.omega, metric.omega, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("k", "dim"), [(3, 2), (5, 2), (11, 2), (3, 3), (5, 1)])
+def test_the_plain_grid_is_the_round_ball_of_half_its_size(k, dim):
+    for offsets in (mc.Grid(k, dim=dim), mc.Grid(k, dim=dim).offsets()):
+        fit = fit_randers(offsets)
+        torch.testing.assert_close(fit.metric.M, mc.Riemannian.isotropic(k // 2, dim).M, atol=1e-6, rtol=1e-5)
+        assert fit.metric.omega.abs().max() < 1e-6
+        assert fit.residual.max() < 1e-5
+
+
+@pytest.mark.parametrize("stencil", [mc.stencils.polar(5), mc.stencils.onion(5), mc.stencils.square_onion((3, 5))])
+def test_a_tangent_ball_knows_its_own_levels(stencil):
+    metric = randers(2, 1, 1, (2, 2), radius=3.0)
+    fit = fit_randers(mc.TangentBall(metric, stencil))
+    torch.testing.assert_close(fit.metric.M, metric.M, rtol=1e-6, atol=1e-8)
+
+
+def test_a_kernel_with_unequal_sides_is_measured_by_its_longer_one():
+    fit = fit_randers(mc.Grid((3, 7)))
+    torch.testing.assert_close(fit.metric.M.flatten(), torch.tensor([1 / 9, 0.0, 1 / 9]), atol=1e-6, rtol=1e-5)
+
+
+def test_a_shifted_grid_is_no_ball_and_leans_towards_the_shift():
+    fit = fit_randers(mc.Shifted(torch.tensor([0.0, 0.4]).view(1, 1, 2, 1, 1), 5))
+    towards = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
+    right, left = fit.metric.unit_vectors(towards).norm(dim=3).flatten()
+    assert right > left
+    assert fit.residual.item() > 0.1
+
+
+def test_random_displacements_have_a_residual_of_their_own_size():
+    small, large = (fit_randers(mc.Deformable(size * torch.randn(1, 1, 25, 2, 6, 6), 5)) for size in (0.1, 1.0))
+    assert 0.05 < small.residual.mean() < 0.1  # of 0.1 px along each ray, less what five numbers can absorb
+    assert 0.5 < large.residual.mean() < 1.0
+    assert_positive_and_finite(large)
+
+
+def test_the_residual_is_the_distance_along_rays():
+    support = mc.Deformable(0.5 * torch.randn(1, 1, 9, 2, 2, 2, dtype=torch.float64), 3)
+    fit = fit_randers(support)
+    y, s = support.offsets(), mc.stencils.square_onion(3).radii
+    on_ball = y / fit.metric.norm(y).unsqueeze(3) * s.view(1, 1, 9, 1, 1, 1)
+    torch.testing.assert_close(fit.residual, (y - on_ball).square().sum(3).mean(2).sqrt())
+
+
+def test_refinement_finds_a_minimum_of_the_residual():
+    y = mc.Grid(5).offsets().double() + 0.7 * torch.randn(1, 1, 25, 2, 4, 4, dtype=torch.float64)
+    first, refined, further = (fit_randers(y, refinements=n) for n in (0, 15, 60))
+    assert (refined.residual <= first.residual).all()
+    assert refined.residual.mean() < 0.9 * first.residual.mean()
+    torch.testing.assert_close(further.residual, refined.residual, rtol=1e-3, atol=0)
+    directions = y / torch.linalg.vector_norm(y, dim=3, keepdim=True)
+    levels = mc.stencils.square_onion(5).radii.view(1, 1, -1, 1, 1)
+
+    def residual(metric: mc.Randers) -> torch.Tensor:
+        beyond = torch.linalg.vector_norm(y, dim=3) - levels / metric.norm(directions)
+        return beyond.square().mean(2).sqrt()
+
+    for _ in range(20):
+        nudge = [1e-2 * t.abs().amax(2, keepdim=True) * torch.randn_like(t) for t in further.metric.tensors().values()]
+        nearby = mc.Randers(further.metric.M + nudge[0], further.metric.omega + nudge[1])
+        interior = further.metric.asymmetry < 0.99  # elsewhere the bound holds the minimum back
+        assert (residual(nearby) > further.residual)[interior].all()
+
+
+def test_a_larger_support_is_a_larger_ball():
+    y = mc.Grid(3).offsets().double() + 0.2 * torch.randn(1, 1, 9, 2, 3, 3, dtype=torch.float64)
+    fit, larger = fit_randers(y), fit_randers(7 * y)
+    torch.testing.assert_close(larger.metric.M, fit.metric.M / 49, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(larger.residual, 7 * fit.residual, rtol=1e-6, atol=0)
+
+
+DEGENERATE = {
+    "nothing": torch.zeros(9, 2),
+    "all equal": torch.tensor([2.0, -1.0]).expand(9, 2),
+    "collinear": torch.arange(-4.0, 5.0)[:, None] * torch.tensor([1.0, 2.0]),
+    "half line": torch.arange(9.0)[:, None] * torch.tensor([1.0, 2.0]),
+    "one far away": torch.eye(9, 2) * 1e5,
+    "two places": torch.tensor([[0.0, 1.0], [1e-4, 0.0]]).repeat(5, 1)[:9],
+    "hyperbola": torch.stack([torch.linspace(-2, 2, 9).cosh(), torch.linspace(-2, 2, 9).sinh()], 1),
+}
+
+
+@pytest.mark.parametrize("points", DEGENERATE.values(), ids=DEGENERATE.keys())
+@pytest.mark.parametrize("levels", [None, 1.0])
+def test_degenerate_supports_stay_finite_and_positive(points, levels):
+    assert_positive_and_finite(fit_randers(points.reshape(1, 1, 9, 2, 1, 1), levels))
+
+
+def test_what_the_samples_leave_open_is_round():
+    points = torch.tensor([[0.0, 3.0], [0.0, -3.0]]).view(1, 1, 2, 2, 1, 1)  # nothing is said about y
+    fit = fit_randers(points, levels=1.0)
+    torch.testing.assert_close(fit.metric.M.flatten(), torch.tensor([1 / 9, 0.0, 1 / 9]), atol=1e-6, rtol=1e-5)
+
+
+def test_pixels_do_not_see_each_other_however_they_are_chunked(monkeypatch):
+    y = torch.randn(2, 1, 9, 2, 3, 4)
+    whole = fit_randers(y)
+    monkeypatch.setattr("metricconv.metrics.fit._CHUNK_SAMPLES", 9 * 5)
+    chunked = fit_randers(y)
+    alone = fit_randers(y[1:, ..., 2:, 3:])
+    torch.testing.assert_close(chunked.metric.M, whole.metric.M)
+    torch.testing.assert_close(chunked.residual, whole.residual)
+    torch.testing.assert_close(alone.residual, whole.residual[1:, :, 2:, 3:])
+
+
+def test_a_fit_is_a_value():
+    fit = fit_randers(mc.Grid(3))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fit.residual = torch.zeros(1)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match=r"`offsets` must be \(B, G, P, d, \*out\).*got shape \(9, 2\)"):
+        fit_randers(torch.zeros(9, 2))
+    with pytest.raises(ValueError, match="`offsets` must be finite, got nan"):
+        fit_randers(torch.full((1, 1, 9, 2, 1, 1), torch.nan))
+    with pytest.raises(ValueError, match=r"`levels` must be finite and at least 0, one number or \(9,\)"):
+        fit_randers(mc.Grid(3), levels=[1.0, 2.0])
+    with pytest.raises(ValueError, match="`levels` must be finite and at least 0"):
+        fit_randers(mc.Grid(3), levels=-1.0)
+    with pytest.raises(ValueError, match=r"`eps_omega` \(=0\) must be in \(0, 1\)"):
+        fit_randers(mc.Grid(3), eps_omega=0)
+    with pytest.raises(ValueError, match=r"`refinements` \(=-1\)"):
+        fit_randers(mc.Grid(3), refinements=-1)

@@ -1,0 +1,225 @@
+"""The layers: a Conv superset that starts as an ordinary convolution."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import metricconv as mc
+from layers import stir
+from metricconv.nn import DeformableConv2d, DilatedConv2d, MetricConv1d, MetricConv2d, MetricConv3d, ShiftedConv2d
+
+LAYERS = [MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d]
+CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv3d, MetricConv3d)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "stride": (2, 1), "padding": (1, 0), "bias": False},
+        {"kernel_size": 5, "padding": 4, "dilation": 2},
+        {"kernel_size": (3, 1), "padding": "same", "groups": 2},
+        {"kernel_size": (3, 5), "dilation": (2, 1), "groups": 6},
+        {"kernel_size": 7, "padding": 3, "padding_mode": "replicate"},
+        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
+        {"kernel_size": 3, "padding": 2, "padding_mode": "reflect"},
+        {"kernel_size": 1},
+    ],
+)
+def test_layer_starts_equal_to_the_convolution_it_comes_from(layer, options):
+    conv = nn.Conv2d(6, 12, **options)
+    x = torch.randn(2, 6, 11, 9)
+    adaptive = layer.from_conv(conv)
+    torch.testing.assert_close(adaptive(x), conv(x), atol=1e-5, rtol=1e-4)
+    assert adaptive.weight is conv.weight and adaptive.bias is conv.bias
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("parametrisation", ["cholesky", "spectral6", "spectral7"])
+def test_every_parametrisation_starts_at_the_identity_in_every_dimension(dim, parametrisation):
+    if dim == 3 and parametrisation != "cholesky":
+        parametrisation = mc.metrics.PARAMETRISATIONS[parametrisation](dim=3)
+    conv_type, metric_type = CONVS[dim]
+    conv = conv_type(2, 4, 3, stride=2, padding=1)
+    x = torch.randn(2, 2, *(5, 6, 7)[:dim])
+    torch.testing.assert_close(metric_type.from_conv(conv, parametrisation=parametrisation)(x), conv(x))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_identity_survives_loops_that_initialise_every_convolution(layer):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), layer(4, 4, 3, padding=1))
+
+    def initialise(module):
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+            nn.init.constant_(module.bias, 0.5)
+
+    net.apply(initialise)
+    x = torch.randn(1, 3, 8, 8)
+    inner = net[0](x)
+    expected = nn.functional.conv2d(inner, net[1].weight, net[1].bias, padding=1)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_identity_survives_reset_parameters_and_deepcopy_and_state_dict():
+    layer = stir(MetricConv2d(3, 4, 3))
+    x = torch.randn(1, 3, 8, 8)
+    twin = copy.deepcopy(layer)
+    torch.testing.assert_close(twin(x), layer(x))
+    other = MetricConv2d(3, 4, 3)
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other(x), layer(x))
+    layer.reset_parameters()
+    torch.testing.assert_close(layer(x), nn.functional.conv2d(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-4)
+
+
+def test_a_plain_convolution_s_checkpoint_loads_but_for_the_head():
+    conv, layer = nn.Conv2d(3, 4, 3), MetricConv2d(3, 4, 3)
+    result = layer.load_state_dict(conv.state_dict(), strict=False)
+    assert result.missing_keys == ["head.weight", "head.bias"] and not result.unexpected_keys
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_parameter_gets_a_finite_gradient_once_the_head_moves(layer):
+    net = stir(layer(4, 6, 3, padding=1, groups=2, metric_groups=2, modulation=True))
+    net(torch.randn(2, 4, 7, 6)).square().sum().backward()
+    for name, parameter in net.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_the_head_learns_from_the_identity():
+    """A layer that starts as a convolution must be able to leave: no dead gradient at the start."""
+    net = MetricConv2d(4, 6, 3, padding=1)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05)
+    x, target = torch.randn(2, 4, 9, 9), torch.randn(2, 6, 9, 9)
+    for _ in range(3):
+        optimiser.zero_grad()
+        nn.functional.mse_loss(net(x), target).backward()
+        optimiser.step()
+    assert (net.head.bias.abs() > 0).all()
+
+
+def test_fixed_kernel_is_a_buffer_and_the_mean():
+    layer = MetricConv2d(4, 6, 3, groups=2, learn_weight=False, bias=False, padding_mode="border")
+    assert "weight" in dict(layer.named_buffers()) and "weight" not in dict(layer.named_parameters())
+    torch.testing.assert_close(layer.weight, torch.full((6, 2, 3, 3), 1 / 18))
+    x = torch.full((1, 4, 8, 8), 3.0)
+    torch.testing.assert_close(stir(layer, 0.01)(x), torch.full((1, 6, 6, 6), 3.0))
+
+
+def test_paper_init_has_one_constant_kernel_and_balls_in_pixels():
+    layer = MetricConv2d(4, 6, 3, stencil="onion", init="paper")
+    torch.testing.assert_close(layer.weight, torch.full((6, 4, 3, 3), 1 / 36))
+    support, _ = layer.look(torch.randn(1, 4, 8, 8))
+    radius = support.offsets().norm(dim=3)[0, 0, 0]
+    torch.testing.assert_close(radius, torch.full((6, 6), 0.8**-0.5))
+
+
+def test_riemannian_layers_predict_no_drift():
+    randers, riemannian = MetricConv2d(4, 6, 3, eps_omega=0.3), MetricConv2d(4, 6, 3, eps_omega=1.0)
+    assert randers.head.weight.shape[0] == 7 and riemannian.head.weight.shape[0] == 5
+    assert isinstance(riemannian.look(torch.randn(1, 4, 8, 8))[0].metric, mc.Riemannian)
+
+
+def test_parameter_counts_are_a_few_numbers_a_pixel_whatever_the_kernel():
+    numbers = {layer.__name__: layer(4, 6, 5, metric_groups=2).head.weight.shape[0] for layer in LAYERS}
+    assert numbers == {"MetricConv2d": 14, "DeformableConv2d": 100, "ShiftedConv2d": 4, "DilatedConv2d": 2}
+
+
+def test_metric_can_be_given_or_computed_instead_of_predicted():
+    x = torch.randn(2, 3, 9, 8)
+    given = MetricConv2d(3, 4, 3, padding=1, metric=mc.Riemannian.isotropic(1.0))
+    computed = MetricConv2d(3, 4, 3, padding=1, metric=lambda x: mc.Riemannian.isotropic(torch.ones(2, 1, 9, 8)))
+    computed.load_state_dict(given.state_dict())
+    assert given.head is None
+    expected = nn.functional.conv2d(x, given.weight, given.bias, padding=1)
+    torch.testing.assert_close(given(x), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(computed(x), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
+    radius = 1 + torch.arange(9.0).view(1, 1, 9, 1).expand(1, 1, 9, 8) / 10
+    layer = MetricConv2d(3, 4, 3, stride=2, padding=1, metric=mc.Riemannian.isotropic(radius))
+    support, _ = layer.look(torch.randn(1, 3, 9, 8))
+    assert support.spatial == (5, 4)
+    torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], (1 + torch.arange(0, 9, 2) / 10).pow(-2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_layers_work_in_every_dtype_with_the_geometry_kept_exact(dtype):
+    conv = nn.Conv2d(4, 6, 3, padding=2, dilation=2)
+    layer = MetricConv2d.from_conv2d(conv).to(dtype)
+    x = torch.randn(1, 4, 8, 8).to(dtype)
+    assert layer(x).dtype == dtype
+    torch.testing.assert_close(layer(x).double(), conv.double()(x.double()), atol=5e-2, rtol=5e-2)
+    corner = layer.look(x)[0].offsets()[0, 0, 0, :, 4, 4]
+    torch.testing.assert_close(corner.double(), torch.full((2,), -2.0, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_autocast_gives_half_outputs_and_keeps_the_metric_wide():
+    layer = stir(MetricConv2d(4, 6, 3, padding=1, modulation=True))
+    x = torch.randn(1, 4, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+        assert layer.look(x)[0].metric.dtype == torch.float32
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), layer(x), atol=0.1, rtol=0.1)
+
+
+def test_layer_compiles_without_graph_breaks_and_differentiates():
+    layer = stir(MetricConv2d(4, 6, 3, padding=1, modulation=True))
+    x = torch.randn(2, 4, 7, 6)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    compiled(x).sum().backward()
+    assert layer.head.weight.grad.abs().sum() > 0
+
+
+def test_an_image_without_batch_axis_is_a_batch_of_one():
+    layer = stir(MetricConv2d(4, 6, 3))
+    x = torch.randn(4, 8, 8)
+    torch.testing.assert_close(layer(x), layer(x[None])[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_channels": 5, "groups": 2}, "`in_channels` (=5) must be divisible by `groups` (=2)"),
+        ({"metric_groups": 3}, "`in_channels` (=4) must be divisible by `metric_groups` (=3)"),
+        ({"kernel_size": 4}, "must be odd"),
+        ({"init": "zeros"}, "`init` (='zeros') must be one of"),
+        ({"padding_mode": "mirror"}, "`padding_mode` (='mirror')"),
+        ({"parametrisation": "qr"}, "`parametrisation` (='qr')"),
+        ({"stencil": "hexagon"}, "`stencil` (='hexagon')"),
+        ({"stencil": mc.stencils.onion(5)}, "must agree"),
+        ({"stride": 2, "padding": "same"}, "`padding` (='same')"),
+        ({"radius": -1.0}, "`radius` (=-1.0) must be positive"),
+        ({"eps_omega": 0.0}, "`eps_omega` (=0.0)"),
+        ({"metric": mc.Riemannian.isotropic(1.0), "modulation": True}, "`modulation`"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name_and_value(options, message):
+    with pytest.raises(ValueError) as caught:
+        MetricConv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **options})(torch.randn(1, 4, 8, 8))
+    assert message in str(caught.value)
+
+
+def test_bad_inputs_are_refused():
+    layer = MetricConv2d(4, 6, 3)
+    with pytest.raises(ValueError, match=r"`input` must be \(B, 4, \*spatial\)"):
+        layer(torch.randn(1, 5, 8, 8))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        MetricConv2d(4, 6, 3, paddingmode="zeros")
+    with pytest.raises(TypeError, match=r"`conv` must be an nn.Conv2d"):
+        MetricConv2d.from_conv2d(nn.Conv1d(4, 4, 3))
+    with pytest.raises(ValueError, match="`learn_weight`"):
+        MetricConv2d.from_conv2d(nn.Conv2d(4, 4, 3), learn_weight=False)
+
+
+def test_printing_a_layer_says_what_is_unusual():
+    text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
+    assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text

@@ -1,0 +1,73 @@
+"""Optimiser groups, the regulariser, the warm-up and looking at supports."""
+
+import pytest
+import torch
+from torch import nn
+
+from layers import stir
+from metricconv.nn import (
+    DeformableConv2d,
+    MetricConv2d,
+    geometry_l1,
+    param_groups,
+    record_supports,
+    set_geometry_gain,
+)
+
+
+def network() -> nn.Module:
+    return stir(nn.Sequential(MetricConv2d(3, 4, 3, padding=1), nn.ReLU(), DeformableConv2d(4, 2, 3, padding=1)))
+
+
+def test_param_groups_give_the_heads_their_own_rate_and_every_parameter_once():
+    net = network()
+    weights, geometry = param_groups(net, lr=0.2, metric_lr_mult=0.5, weight_decay=1e-4)
+    assert geometry["lr"] == 0.1 and weights["lr"] == 0.2 and geometry["weight_decay"] == 0
+    assert {id(p) for p in geometry["params"]} == {id(p) for m in (net[0], net[2]) for p in m.head.parameters()}
+    ids = [id(p) for group in (weights, geometry) for p in group["params"]]
+    assert sorted(ids) == sorted(id(p) for p in net.parameters())
+    head, weight = net[0].head.weight.clone(), net[0].weight.clone()
+    net(torch.randn(1, 3, 8, 8)).sum().backward()
+    torch.optim.SGD(param_groups(net, lr=0.1, metric_lr_mult=0.0), lr=1.0).step()
+    assert torch.equal(net[0].head.weight, head) and not torch.equal(net[0].weight, weight)
+
+
+def test_geometry_l1_is_the_mean_of_the_means_and_zero_at_the_identity():
+    net = network()
+    means = [p.abs().mean() for m in (net[0], net[2]) for p in m.head.parameters()]
+    torch.testing.assert_close(geometry_l1(net), sum(means) / 4)
+    assert geometry_l1(nn.Sequential(MetricConv2d(3, 4, 3))) == 0
+    with pytest.raises(ValueError, match="`model` has no adaptive"):
+        geometry_l1(nn.Conv2d(3, 4, 3))
+
+
+def test_geometry_gain_zero_is_an_ordinary_convolution():
+    net = network()
+    x = torch.randn(1, 3, 8, 8)
+    adapted = net(x)
+    set_geometry_gain(net, 0.0)
+    plain = nn.functional.conv2d(x, net[0].weight, net[0].bias, padding=1).relu()
+    torch.testing.assert_close(
+        net(x), nn.functional.conv2d(plain, net[2].weight, net[2].bias, padding=1), atol=1e-5, rtol=1e-4
+    )
+    set_geometry_gain(net, 1.0)
+    torch.testing.assert_close(net(x), adapted)
+
+
+def test_recording_sees_every_layer_and_leaves_nothing_behind():
+    net = network()
+    x = torch.randn(1, 3, 8, 8)
+    with record_supports(net) as seen:
+        net(x)
+    assert set(seen) == {"0", "2"} and seen["0"].metric.spatial == (8, 8)
+    torch.testing.assert_close(seen["0"].offsets(), net[0].look(x)[0].offsets())
+    first = seen["0"]
+    net(torch.randn(1, 3, 8, 8))
+    assert seen["0"] is first
+
+
+def test_recording_stops_when_the_network_raises():
+    net = network()
+    with pytest.raises(ValueError), record_supports(net):
+        net(torch.randn(1, 5, 8, 8))
+    assert net[0]._recorder is None

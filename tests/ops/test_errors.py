@@ -1,0 +1,166 @@
+"""A user's mistake is met with the argument's name, its value and what was expected."""
+
+import math
+import re
+
+import pytest
+import torch
+
+import metricconv as mc
+from helpers import randers
+from metricconv.ops import functional
+
+IMAGE, WEIGHT, BIAS = torch.zeros(2, 6, 8, 7), torch.zeros(4, 6, 3, 3), torch.zeros(4)
+
+
+def field(*shape, value=0.0):
+    return torch.full(shape, value)
+
+
+def deformable(batch=1, groups=1, size=(1, 1)):
+    return mc.Deformable(field(batch, groups, 9, 2, *size), 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"input": field(6, 8, 7)}, ValueError, r"`input` .*2 spatial axes, got shape \(6, 8, 7\)"),
+        ({"input": field(2, 6, 8, 7, 3)}, ValueError, r"`input` .*got shape \(2, 6, 8, 7, 3\)"),
+        ({"input": field(2, 6, 8, 7).int()}, TypeError, r"`input` must hold floating-point numbers, got .*int32"),
+        (
+            {"input": field(2, 6, 8, 7).cfloat()},
+            TypeError,
+            r"`input` must hold floating-point numbers, got .*complex64",
+        ),
+        ({"input": [[1.0]]}, TypeError, r"`input` must be a torch.Tensor, got list"),
+        ({"input": field(2, 6, 2, 7)}, ValueError, r"`input` \(spatial size \(2, 7\)\) is too small .*\(0, 5\)"),
+        ({"input": field(2, 6, 0, 7), "padding": 3}, ValueError, r"`input` \(spatial size \(0, 7\)\) is too small"),
+        ({"weight": field(4, 6, 3)}, ValueError, r"`weight` .*kernel size \(3, 3\), got shape \(4, 6, 3\)"),
+        ({"weight": field(4, 6, 3, 5)}, ValueError, r"`weight` .*kernel size \(3, 3\), got shape \(4, 6, 3, 5\)"),
+        ({"weight": field(4, 5, 3, 3)}, ValueError, r"`weight` \(shape \(4, 5, 3, 3\)\) must have 6 input channels"),
+        ({"weight": field(4, 6, 3, 3).long()}, TypeError, r"`weight` must hold floating-point numbers, got .*int64"),
+        ({"bias": field(5)}, ValueError, r"`bias` must be \(4,\), got shape \(5,\)"),
+        ({"bias": field(4, 1)}, ValueError, r"`bias` must be \(4,\), got shape \(4, 1\)"),
+        ({"groups": 4}, ValueError, r"`input channels` \(=6\) must be divisible by `groups` \(=4\)"),
+        ({"groups": 0}, ValueError, r"`input channels` \(=6\) must be divisible by `groups` \(=0\)"),
+        ({"groups": 3}, ValueError, r"`output channels` \(=4\) must be divisible by `groups` \(=3\)"),
+        ({"groups": 2}, ValueError, r"`weight` .*must have 3 input channels a group .*`groups` \(=2\)"),
+        ({"stride": 0}, ValueError, r"`stride` \(=0\) must be at least 1"),
+        ({"stride": (1, -2)}, ValueError, r"`stride` \(=\(1, -2\)\) must be at least 1"),
+        ({"stride": (1, 1, 1)}, ValueError, r"`stride` \(=\(1, 1, 1\)\) must be an int or 2 ints"),
+        ({"stride": 1.5}, ValueError, r"`stride` \(=1.5\) must be an int or 2 ints"),
+        ({"padding": -1}, ValueError, r"`padding` \(=-1\) must be at least 0"),
+        ({"padding": "same"}, ValueError, r"`padding` \(='same'\) must be an int or 2 ints"),
+        ({"padding_mode": "mirror"}, ValueError, r"`padding_mode` \(='mirror'\) must be one of 'zeros', 'border'"),
+        ({"support": "grid"}, TypeError, r"`support` must be a Support, got str"),
+        ({"support": deformable(groups=4)}, ValueError, r"`input channels` \(=6\) .*`metric groups` \(=4\)"),
+        ({"support": deformable(batch=3)}, ValueError, r"`support.displacement` has batch 3 .*needs batch 2"),
+        ({"support": deformable(size=(6, 6))}, ValueError, r"`support.displacement` .*size \(6, 6\); .*size \(6, 5\)"),
+        (
+            {"support": mc.TangentBall(randers(2, 2, 1, (8, 7)), mc.stencils.onion(3))},
+            ValueError,
+            r"`support.M` has batch 2 and spatial size \(8, 7\); .*spatial size \(6, 5\)",
+        ),
+        ({"modulation": field(2, 9, 6, 5)}, ValueError, r"`modulation` must be \(B, 1, 9, \*out\).*\(2, 9, 6, 5\)"),
+        ({"modulation": field(2, 2, 9, 6, 5)}, ValueError, r"`modulation` must be .*got shape \(2, 2, 9, 6, 5\)"),
+        ({"modulation": field(2, 1, 8, 6, 5)}, ValueError, r"`modulation` must be .*got shape \(2, 1, 8, 6, 5\)"),
+        ({"modulation": field(2, 1, 9, 6, 6)}, ValueError, r"`modulation` has batch 2 and spatial size \(6, 6\)"),
+        ({"backend": "cudnn"}, ValueError, r"`backend` \(='cudnn'\) must be 'auto' or one of these: .*reference"),
+    ],
+)
+def test_support_conv_refuses(changes, error, message):
+    arguments = {"input": IMAGE, "support": mc.Grid(3), "weight": WEIGHT, "bias": BIAS} | changes
+    with pytest.raises(error, match=message):
+        mc.support_conv(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"weight": field(4, 6, 4, 4)}, ValueError, r"`k` \(=4\) must be odd"),
+        ({"weight": field(4, 6, 5, 3)}, ValueError, r"`weight` .*got shape \(4, 6, 5, 3\)"),
+        ({"weight": field(4, 4, 3, 3)}, ValueError, r"`input channels` \(=6\) .*`weight's input channels` \(=4\)"),
+        ({"input": [1.0]}, TypeError, r"`input` must be a torch.Tensor, got list"),
+        ({"weight": field(4)}, ValueError, r"`weight` must have spatial axes .*got shape \(4,\)"),
+        ({"metric": field(3)}, TypeError, r"`metric` must be a Metric, got Tensor"),
+        ({"metric": mc.Riemannian.isotropic(1.0, 3)}, ValueError, r"`input` .*3 spatial axes, got shape"),
+        ({"dilation": 0}, ValueError, r"`dilation` \(=0\) must be at least 1"),
+        ({"stencil": mc.stencils.onion(5)}, ValueError, r"`weight` .*kernel size \(5, 5\), got shape \(4, 6, 3, 3\)"),
+    ],
+)
+def test_metric_conv_refuses(changes, error, message):
+    arguments = {"input": IMAGE, "metric": mc.Riemannian.isotropic(1.0), "weight": WEIGHT} | changes
+    with pytest.raises(error, match=message):
+        mc.metric_conv(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"offset": field(2, 17, 6, 5)}, ValueError, r"`offset` must be \(B, 2·G·9, H, W\).*got \(2, 17, 6, 5\)"),
+        ({"offset": field(2, 18, 6, 6)}, ValueError, r"`support.displacement` .*\(6, 6\); .*\(6, 5\)"),
+        ({"offset": field(2, 18, 6, 5).int()}, TypeError, r"`offset` must hold floating-point numbers"),
+        ({"mask": field(2, 8, 6, 5)}, ValueError, r"`mask` must be \(B, G·9, H, W\), .*\(2, 8, 6, 5\)"),
+        ({"mask": field(2, 18, 6, 5)}, ValueError, r"`mask` must be \(B, G·9, H, W\), .*G = 1.*\(2, 18, 6, 5\)"),
+        ({"weight": field(4, 4, 3, 3)}, ValueError, r"`input channels` \(=6\) .*`weight's input channels` \(=4\)"),
+    ],
+)
+def test_deform_conv2d_refuses(changes, error, message):
+    arguments = {"input": IMAGE, "offset": field(2, 18, 6, 5), "weight": WEIGHT} | changes
+    with pytest.raises(error, match=message):
+        mc.deform_conv2d(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("input", {"input": field(2, 6, 8, 7, value=1.0)}),
+        ("weight", {"weight": field(4, 6, 3, 3, value=1.0)}),
+        ("bias", {"bias": field(4, value=1.0)}),
+        ("modulation", {"modulation": field(2, 1, 9, 6, 5, value=1.0)}),
+        ("support.displacement", {"support": deformable(2, 1, (6, 5))}),
+        ("support.omega", {"support": mc.TangentBall(randers(2, 2, 1, (6, 5)), mc.stencils.onion(3))}),
+    ],
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_check_finite_names_the_tensor_and_the_place(name, changes, bad):
+    arguments = {"input": IMAGE, "support": mc.Grid(3), "weight": WEIGHT} | changes
+    tensor = arguments[name] if name in arguments else arguments["support"].tensors()[name.removeprefix("support.")]
+    place = tuple(n - 1 for n in tensor.shape)
+    kept = tensor[place].item()
+    with mc.check_finite():
+        mc.support_conv(**arguments)
+        tensor[place] = bad
+        try:
+            message = f"`{name}` must be finite, got {bad} at index {place} (1 such of {tensor.numel()} values)"
+            with pytest.raises(ValueError, match=re.escape(message)):
+                mc.support_conv(**arguments)
+        finally:
+            tensor[place] = kept
+
+
+def test_check_finite_is_off_by_default_and_ends_with_its_block():
+    bad = torch.full((1, 6, 8, 7), math.nan)
+    assert mc.support_conv(bad, mc.Grid(3), WEIGHT).isnan().all()
+    with pytest.raises(ValueError, match="`input` must be finite"), mc.check_finite():
+        mc.support_conv(bad, mc.Grid(3), WEIGHT)
+    assert mc.support_conv(bad, mc.Grid(3), WEIGHT).isnan().all()
+
+
+def test_a_backend_that_cannot_says_why_and_what_can(monkeypatch):
+    reason = "it needs a tensor on the moon"
+    lunar = functional.Backend(lambda problem: pytest.fail("it refused"), lambda problem: reason)
+    monkeypatch.setattr(functional, "BACKENDS", {"lunar": lunar, "reference": functional.BACKENDS["reference"]})
+    with pytest.raises(
+        ValueError, match=rf"`backend` \(='lunar'\) cannot compute this: {reason}.*reference \(available\)"
+    ):
+        mc.support_conv(IMAGE, mc.Grid(3), WEIGHT, backend="lunar")
+    with pytest.raises(ValueError, match=rf"`backend` \(='solar'\) .*lunar \({reason}\); reference \(available\)"):
+        mc.support_conv(IMAGE, mc.Grid(3), WEIGHT, backend="solar")
+    assert mc.support_conv(IMAGE, mc.Grid(3), WEIGHT).shape == (2, 4, 6, 5)
+
+
+def test_auto_takes_the_first_backend_that_can(monkeypatch):
+    chosen = functional.Backend(lambda problem: "chosen", lambda problem: None)
+    monkeypatch.setattr(functional, "BACKENDS", {"chosen": chosen, "reference": functional.BACKENDS["reference"]})
+    assert mc.support_conv(IMAGE, mc.Grid(3), WEIGHT) == "chosen"

@@ -1,0 +1,76 @@
+"""Compile for a GPU that is not there: launches are caught, and their kernels built for a named architecture."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from metricconv.ops.triton import launch
+
+_TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64"}
+_OPTIONS = ("num_warps", "num_stages")
+
+
+class _Caught:
+    def __init__(self, kernel: Any, launches: list[tuple[Any, dict[str, Any]]]) -> None:
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda **arguments: self.launches.append((self.kernel, arguments))
+
+
+@contextmanager
+def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+    """Catch launches instead of making them."""
+    names = [name for name in vars(launch) if name.endswith("_kernel")]
+    kernels = {name: getattr(launch, name) for name in names}
+    launches: list[tuple[Any, dict[str, Any]]] = []
+    try:
+        for name, kernel in kernels.items():
+            setattr(launch, name, _Caught(kernel, launches))
+        yield launches
+    finally:
+        for name, kernel in kernels.items():
+            setattr(launch, name, kernel)
+
+
+def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:
+    """Compile a caught launch, specialised as a real one would be (multiples of 16, ones)."""
+    signature, constants, attributes = {}, {}, {}
+    for index, (name, parameter) in enumerate(inspect.signature(kernel.fn).parameters.items()):
+        value = arguments[name]
+        if "constexpr" in str(parameter.annotation) or value is None:
+            signature[name], constants[(index,)] = "constexpr", value
+        elif isinstance(value, tuple):
+            types = []
+            for place, item in enumerate(value):
+                types.append(_type(item))
+                _specialise((index, place), item, types, constants, attributes)
+            signature[name] = type(value)(*types) if hasattr(value, "_fields") else tuple(types)
+        else:
+            types = [_type(value)]
+            _specialise((index,), value, types, constants, attributes)
+            signature[name] = types[0]
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {name: arguments[name] for name in _OPTIONS if name in arguments}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _TYPES[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if abs(value) < 2**31 else "i64"
+
+
+def _specialise(path: tuple[int, ...], value: Any, types: list, constants: dict, attributes: dict) -> None:
+    if isinstance(value, int) and value == 1:
+        types[-1], constants[path] = "constexpr", 1
+    elif isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+        attributes[path] = [["tt.divisibility", 16]]

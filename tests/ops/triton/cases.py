@@ -1,0 +1,153 @@
+"""Problems on which the fused kernels are held against the reference in float64, outputs and every gradient."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import metricconv as mc
+
+KINDS = ("randers", "riemannian", "deformable", "shifted", "dilated", "grid")
+MODES = ("zeros", "border", "reflect", "circular")
+
+
+@dataclasses.dataclass
+class Case:
+    """One problem; sizes are awkward on purpose."""
+
+    kind: str = "randers"
+    mode: str = "zeros"
+    batch: int = 2
+    channels: tuple[int, int] = (6, 4)
+    size: tuple[int, ...] = (5, 4)
+    kernel: tuple[int, ...] = (3, 3)
+    stride: int | tuple[int, ...] = 1
+    padding: int | tuple[int, ...] = 1
+    dilation: int | tuple[int, ...] = 1
+    groups: int = 1
+    metric_groups: int = 1
+    modulated: bool = False
+    biased: bool = True
+    radius: float = 1.7
+    constant: bool = False  # one metric for all pixels and images, broadcast
+    dtype: torch.dtype = torch.float32
+    layout: str = "contiguous"
+
+    def make(self, device: str = "cpu") -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
+        """Return the tensors by name, and the operator as a function of them and of options."""
+        dim = len(self.kernel)
+        ins, outs = self.channels
+        x = torch.randn(self.batch, ins, *self.size)
+        weight = torch.randn(outs, ins // self.groups, *self.kernel)
+        grid = mc.Grid(self.kernel, self.dilation)
+        out = self._out_size(grid)
+        field = (1, 1) if self.constant else (self.batch, self.metric_groups)
+        spatial = (1,) * dim if self.constant else out
+        tensors = {"input": x, "weight": weight}
+        if self.biased:
+            tensors["bias"] = torch.randn(outs)
+        if self.modulated:
+            tensors["modulation"] = torch.rand(self.batch, self.metric_groups, grid.samples, *out) + 0.2
+        if self.kind in ("randers", "riemannian"):
+            root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.25 * torch.randn(*field, dim, dim, *spatial)
+            square = torch.einsum("bgij...,bgkj...->bgik...", root, root) / self.radius**2
+            upper = [square[:, :, i, j] for i in range(dim) for j in range(i, dim)]
+            tensors["M"] = torch.stack(upper, 2)
+        if self.kind == "randers":
+            tensors["omega"] = 0.2 * torch.randn(*field, dim, *spatial) / self.radius
+        if self.kind == "deformable":
+            tensors["displacement"] = self.radius * torch.randn(*field, grid.samples, dim, *spatial)
+        if self.kind == "shifted":
+            tensors["shift"] = self.radius * torch.randn(*field, dim, *spatial)
+        if self.kind == "dilated":
+            tensors["scale"] = self.radius * (0.5 + torch.rand(*field, 1, *spatial))
+        geometry = ("M", "omega", "displacement", "shift", "scale")
+        for name, t in tensors.items():
+            t = t.to(device) if name in geometry else t.to(device, self.dtype)
+            tensors[name] = self._laid_out(t) if name == "input" else t
+        stencil = mc.stencils.square_onion(self.kernel) if self.kind in ("randers", "riemannian") else None
+
+        def run(t: dict[str, Tensor], **options: Any) -> Tensor:
+            if self.kind == "randers":
+                support: mc.Support = mc.TangentBall(mc.Randers(t["M"], t["omega"]), stencil, self.dilation)
+            elif self.kind == "riemannian":
+                support = mc.TangentBall(mc.Riemannian(t["M"]), stencil, self.dilation)
+            elif self.kind == "deformable":
+                support = mc.Deformable(t["displacement"], self.kernel, self.dilation)
+            elif self.kind == "shifted":
+                support = mc.Shifted(t["shift"], self.kernel, self.dilation)
+            elif self.kind == "dilated":
+                support = mc.Dilated(t["scale"], self.kernel, self.dilation)
+            else:  # off the lattice, where interpolation has kinks
+                support = mc.Grid(self.kernel, self.dilation, spacing=0.83)
+            return mc.support_conv(
+                t["input"],
+                support,
+                t["weight"],
+                t.get("bias"),
+                stride=self.stride,
+                padding=self.padding,
+                groups=self.groups,
+                modulation=t.get("modulation"),
+                padding_mode=self.mode,
+                **options,
+            )
+
+        return tensors, run
+
+    def _out_size(self, grid: mc.Grid) -> tuple[int, ...]:
+        image = torch.empty(1, 1, *self.size, device="meta")
+        weight = torch.empty(1, 1, *self.kernel, device="meta")
+        conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d)[len(self.kernel) - 1]
+        return tuple(conv(image, weight, None, self.stride, self.padding, grid.dilation).shape[2:])
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        if self.layout == "channels_last":
+            return x.contiguous(memory_format=torch.channels_last)
+        if self.layout == "strided":  # every other pixel of a larger image
+            wider = torch.randn(*x.shape[:-1], 2 * x.shape[-1], device=x.device).to(x.dtype)
+            wider[..., ::2] = x
+            return wider[..., ::2]
+        return x
+
+
+def outcome(run: Callable[..., Tensor], tensors: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
+    """Return the output and the gradient of each tensor, for a fixed random gradient of the output."""
+    leaves = {
+        name: t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for name, t in tensors.items()
+    }
+    y = run(leaves, **options)
+    generator = torch.Generator().manual_seed(7)
+    upstream = torch.randn(y.shape, generator=generator).to(y.dtype).to(y.device)
+    grads = torch.autograd.grad(y, list(leaves.values()), upstream)
+    return {"output": y.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def truth(run: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the reference finds in float64."""
+    wide = {name: t.double() for name, t in tensors.items()}
+    leaves = {name: t.requires_grad_() for name, t in wide.items()}
+    y = run(leaves, backend="reference")
+    generator = torch.Generator().manual_seed(7)
+    upstream = torch.randn(y.shape, generator=generator).to(tensors["input"].dtype).double().to(y.device)
+    grads = torch.autograd.grad(y, list(leaves.values()), upstream)
+    return {"output": y.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """Return ‖found − expected‖ / ‖expected‖; NaN where anything is NaN."""
+    difference = (found.double() - expected.double()).norm()
+    return (difference / expected.double().norm().clamp_min(1e-12)).item()
+
+
+def check(case: Case, tolerance: float, device: str = "cpu", **options: Any) -> None:
+    """Hold the fused kernels against the reference."""
+    tensors, run = case.make(device)
+    found, expected = outcome(run, tensors, backend="triton", **options), truth(run, tensors)
+    errors = {name: relative(found[name], expected[name]) for name in expected}
+    assert all(error <= tolerance for error in errors.values()), errors  # NaN never passes
+    assert found["output"].dtype == case.dtype
+    for name, t in tensors.items():
+        assert found[name].shape == t.shape and found[name].dtype == t.dtype, name

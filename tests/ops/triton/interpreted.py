@@ -1,0 +1,118 @@
+"""The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from ops.triton.cases import KINDS, MODES, Case, check
+
+import metricconv as mc
+
+pytestmark = pytest.mark.usefixtures("poison")
+TOLERANCE = 2e-5
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind(kind: str, mode: str) -> None:
+    check(
+        Case(kind=kind, mode=mode, stride=(2, 1), kernel=(3, 1), padding=(1, 0), modulated=mode == "border"), TOLERANCE
+    )
+
+
+CHANNELS = {
+    "dot": Case(channels=(18, 20), kernel=(1, 3), modulated=True),
+    "dot in groups": Case(channels=(36, 40), groups=2, metric_groups=3, kernel=(1, 3), modulated=True),
+    "few": Case(channels=(1, 1), size=(6, 6), kernel=(5, 5), padding=2, modulated=True),
+    "few to some": Case(channels=(3, 5), kernel=(1, 3)),
+    "few in groups": Case(channels=(6, 4), groups=2, metric_groups=3, kernel=(1, 3), modulated=True),
+    "each": Case(channels=(6, 6), groups=6, metric_groups=2, kernel=(1, 3), modulated=True),
+    "each twice": Case(channels=(4, 8), groups=4, kernel=(1, 3)),
+    "each alone": Case(channels=(3, 3), groups=3, metric_groups=3, kernel=(1, 3)),
+    "many blocks": Case(channels=(80, 16), kernel=(1, 1), padding=0, size=(3, 3), batch=1),
+    "no bias": Case(biased=False, kernel=(1, 3)),
+    "patches": Case(channels=(2, 2), size=(9, 49), kernel=(1, 3), batch=1),
+    "patches of each": Case(channels=(2, 2), groups=2, size=(9, 49), kernel=(1, 1), batch=1),
+    "constant": Case(constant=True, kernel=(1, 3)),
+    "deformable in groups": Case(kind="deformable", channels=(32, 16), metric_groups=2, kernel=(1, 3), modulated=True),
+    "many blocks of a deformable": Case(kind="deformable", channels=(80, 16), kernel=(1, 1), padding=0, modulated=True),
+    "far": Case(radius=1000.0, mode="circular", kernel=(1, 3)),
+    "one pixel": Case(size=(1, 1), mode="reflect", kernel=(1, 3)),
+    "one dimension": Case(size=(7,), kernel=(3,), modulated=True),
+    "one dimension, deformable": Case(kind="deformable", size=(7,), kernel=(3,), mode="border"),
+    "one dimension, dilated": Case(kind="dilated", size=(7,), kernel=(3,), mode="circular"),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels(name: str) -> None:
+    check(CHANNELS[name], 2e-3 if name == "far" else TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "strided"])
+def test_layout(layout: str) -> None:
+    check(Case(layout=layout, channels=(18, 20), kernel=(1, 3)), TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
+
+
+@pytest.mark.parametrize("name", ["dot in groups", "each", "few", "many blocks of a deformable"])
+def test_deterministic(name: str) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        check(CHANNELS[name], TOLERANCE)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_batch_of_none() -> None:
+    tensors, run = Case(batch=0).make()
+    y = run({name: t.requires_grad_() for name, t in tensors.items()}, backend="triton")
+    y.sum().backward()
+    assert y.shape == (0, 4, 5, 4) and tensors["weight"].grad is not None and not tensors["weight"].grad.any()
+
+
+def test_double_backward_is_refused_in_words() -> None:
+    tensors, run = Case(kernel=(1, 1), padding=0).make()
+    x = tensors["input"].requires_grad_()
+    (grad,) = torch.autograd.grad(run(tensors, backend="triton").square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match='backend="reference"'):
+        grad.sum().backward()
+
+
+def test_operators_pass_opcheck() -> None:
+    tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
+    call: list = []
+    from metricconv.ops.triton import library
+
+    original = library.support_conv
+    library.support_conv = lambda *args: call.append(args) or original(*args)  # type: ignore[assignment]
+    try:
+        run({name: t.requires_grad_() for name, t in tensors.items()}, backend="triton")
+    finally:
+        library.support_conv = original
+    torch.library.opcheck(original, call[0])
+    *args, _, _ = call[0]
+    args = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+    backward = torch.ops.metricconv.support_conv_backward.default
+    torch.library.opcheck(backward, (*args, torch.randn(2, 2, 3, 4), [True, True, True, True, True]))
+
+
+def test_compiles_to_one_graph() -> None:
+    tensors, run = Case(kernel=(1, 3), channels=(2, 2)).make()
+    compiled = torch.compile(lambda t: run(t, backend="triton"), fullgraph=True, backend="aot_eager")
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    y, z = compiled(leaves), run(leaves, backend="triton")
+    torch.testing.assert_close(y, z)
+    for a, b in zip(*(torch.autograd.grad(t.sum(), list(leaves.values())) for t in (y, z)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_auto_takes_the_kernels() -> None:
+    from metricconv.ops import functional
+
+    tensors, _ = Case().make()
+    support = mc.TangentBall(mc.Randers(tensors["M"], tensors["omega"]), mc.stencils.onion(3))
+    problem = functional.Problem(tensors["input"], support, tensors["weight"], None, (1, 1), (1, 1), 1, None, "zeros")
+    assert functional.choose_backend(problem) is functional.BACKENDS["triton"]

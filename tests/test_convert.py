@@ -1,0 +1,161 @@
+"""Conversion: the same network, now adaptive."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import metricconv as mc
+from metricconv.convert import plan_conversion
+from metricconv.nn import DeformableConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
+
+torchvision = pytest.importorskip("torchvision")
+
+
+def same_outputs(model: nn.Module, converted: nn.Module, size: int = 64) -> None:
+    model.eval(), converted.eval()
+    x = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        expected = model(x)
+        error = (converted(x) - expected).abs().max() / expected.abs().max()
+    assert error < 1e-4
+
+
+def calm(model: nn.Module) -> nn.Module:
+    """Give batch normalisation some statistics, so that outputs are of order 1."""
+    model.train()
+    with torch.no_grad():
+        model(torch.randn(4, 3, 64, 64))
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("resnet50", marks=pytest.mark.slow), "mobilenet_v2"])
+def test_converted_torchvision_network_equals_the_original_at_init(name):
+    model = calm(torchvision.models.get_model(name, weights=None))
+    converted = mc.convert(model)
+    assert len(list(adaptive_layers(converted))) == sum(
+        isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1) for m in model.modules()
+    )
+    same_outputs(model, converted)
+
+
+def test_converted_timm_convnext_equals_the_original_at_init():
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("convnext_atto", pretrained=False, num_classes=7)
+    converted = mc.convert(model)
+    kinds = {(m.kernel_size, m.groups > 1) for _, m in adaptive_layers(converted)}
+    assert kinds == {((7, 7), True)}  # depthwise; the even patch-embedding kernels stay
+    same_outputs(model, converted)
+
+
+@pytest.mark.parametrize("to", [MetricConv2d, DeformableConv2d, ShiftedConv2d])
+def test_every_adaptive_kind_converts_equal_at_init_with_dilation_and_groups(to):
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=4, bias=False),
+        nn.BatchNorm2d(8),
+    )
+    same_outputs(calm(model), mc.convert(model, to=to, metric_groups=1), 16)
+
+
+def test_original_is_untouched_and_inplace_moves_the_same_parameters():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    weight = model[0].weight
+    before = copy.deepcopy(model.state_dict())
+    converted = mc.convert(model)
+    assert isinstance(model[0], nn.Conv2d) and converted[0].weight is not weight
+    nn.init.zeros_(converted[0].weight)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert mc.convert(model, inplace=True) is model and model[0].weight is weight
+
+
+def test_dtype_training_mode_and_frozen_weights_are_kept():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).double()
+    model[0].eval()
+    model[0].weight.requires_grad_(False)
+    converted = mc.convert(model)
+    assert converted[0].head.weight.dtype == torch.float64
+    assert not converted[0].training and converted[1].training
+    assert not converted[0].weight.requires_grad and converted[0].head.weight.requires_grad
+
+
+def test_selection_by_glob_list_predicate_and_preset():
+    model = torchvision.models.resnet18(weights=None)
+
+    def swapped(select):
+        return {name for name, _ in adaptive_layers(mc.convert(model, select))}
+
+    assert swapped("layer4.*") == swapped("last_stage") == {f"layer4.{b}.conv{c}" for b in (0, 1) for c in (1, 2)}
+    assert swapped(["layer1.0.*", "conv1"]) == {"layer1.0.conv1", "layer1.0.conv2", "conv1"}
+    assert swapped(lambda name, conv: conv.in_channels == 3) == {"conv1"}
+    assert swapped("paper") == {f"layer{n}.{b}.conv{c}" for n in (2, 3, 4) for b in (0, 1) for c in (1, 2)}
+
+
+def test_paper_preset_keeps_layer4_at_stride_1_and_dilates_its_later_blocks():
+    model = torchvision.models.resnet18(weights=None)
+    converted = mc.convert(model, "paper")
+    first, second = converted.layer4
+    assert first.conv1.stride == (1, 1) and first.conv1.dilation == (1, 1) and first.downsample[0].stride == (1, 1)
+    assert second.conv1.dilation == second.conv1.padding == (2, 2)
+    assert model.layer4[0].conv1.stride == (2, 2)
+    assert converted(torch.randn(2, 3, 32, 32)).shape == (2, 1000)
+    with pytest.raises(ValueError, match=r"`select` \(='paper'\) needs a ResNet"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 3, 3)), "paper")
+
+
+def test_a_layer_used_twice_stays_shared():
+    conv = nn.Conv2d(3, 3, 3, padding=1)
+    converted = mc.convert(nn.Sequential(conv, nn.ReLU(), conv))
+    assert converted[0] is converted[2] and isinstance(converted[0], MetricConv2d)
+
+
+def test_a_lone_convolution_converts():
+    assert isinstance(mc.convert(nn.Conv2d(3, 4, 3)), MetricConv2d)
+
+
+def test_report_names_what_stays_and_why():
+    class Padded(nn.Conv2d):
+        pass
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 2),
+        Padded(4, 4, 3),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3)),
+    )
+    lines: list[str] = []
+    mc.convert(model, report=lines.append)
+    assert [line.split(": ", 2)[2] for line in lines] == [
+        "swapped",
+        "stays: a 1×1 kernel has no neighbours",
+        "stays: an even kernel has no centre",
+        "stays: Padded may compute something else than nn.Conv2d",
+        "stays: ParametrizedConv2d may compute something else than nn.Conv2d",
+    ]
+    assert [bool(c.reason) for c in plan_conversion(model)] == [False, True, True, True, True]
+
+
+def test_converted_network_trains():
+    model = mc.convert(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)))
+    x, y = torch.randn(4, 3, 8, 8), torch.randn(4, 1, 8, 8)
+    optimiser = torch.optim.Adam(mc.nn.param_groups(model, lr=1e-2))
+    losses = []
+    for _ in range(15):
+        optimiser.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"`select` \(='nothing\*'\) swaps no convolution"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), "nothing*")
+    with pytest.raises(TypeError, match="`to`"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), to=nn.Conv2d)
+    with pytest.raises(ValueError, match="last_stage"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)).append(nn.ReLU())[0], "last_stage")

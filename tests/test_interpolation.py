@@ -1,0 +1,73 @@
+"""Reading between pixels, and past the border."""
+
+import math
+
+import pytest
+import torch
+
+from helpers import PADDING_MODES, read
+from metricconv._interpolation import corners, interpolate
+
+modes = pytest.mark.parametrize("padding_mode", PADDING_MODES)
+
+
+@modes
+@pytest.mark.parametrize("size", [(5,), (1,), (2,), (4, 3), (1, 6), (3, 4, 2), (2, 3, 2, 3)])
+def test_interpolation_is_that_of_the_loop(size, padding_mode):
+    dim = len(size)
+    field, position = torch.randn(2, 3, *size).double(), torch.randn(2, 7, dim).double() * 6
+    expected = [
+        [[read(c, size, p, padding_mode) for p in position[b].tolist()] for c in field[b].tolist()] for b in (0, 1)
+    ]
+    torch.testing.assert_close(interpolate(field, position, padding_mode), torch.tensor(expected).double())
+
+
+@modes
+def test_interpolation_at_a_pixel_is_its_value(padding_mode):
+    field = torch.randn(1, 2, 3, 4)
+    position = torch.stack(torch.meshgrid(torch.arange(3.0), torch.arange(4.0), indexing="ij"), -1)[None]
+    assert torch.equal(interpolate(field, position, padding_mode), field)
+
+
+def test_what_stands_past_the_border_by_hand():
+    field, position = torch.tensor([[[10.0, 20.0, 40.0]]]), torch.tensor([[-1.0], [-2.0], [3.0], [4.0], [2.5], [-0.25]])
+    expected = {
+        "zeros": [0.0, 0.0, 0.0, 0.0, 20.0, 7.5],
+        "border": [10.0, 10.0, 40.0, 40.0, 40.0, 10.0],
+        "reflect": [20.0, 40.0, 20.0, 10.0, 30.0, 12.5],
+        "circular": [40.0, 20.0, 10.0, 20.0, 25.0, 17.5],
+    }
+    for mode, values in expected.items():
+        assert interpolate(field, position[None], mode).flatten().tolist() == values, mode
+
+
+@modes
+def test_weights_of_the_corners_sum_to_one_but_for_zeros(padding_mode):
+    total = sum(weight for _, weight in corners(torch.randn(50, 2) * 5, (3, 4), padding_mode))
+    if padding_mode == "zeros":
+        assert ((total >= 0) & (total <= 1 + 1e-6)).all()
+    else:
+        torch.testing.assert_close(total, torch.ones(50))
+
+
+@modes
+@pytest.mark.parametrize("far", [1e30, -1e30, math.inf, -math.inf, 3e9])
+def test_far_positions_read_finite_values(padding_mode, far):
+    value = interpolate(torch.randn(1, 1, 4, 5), torch.full((1, 1, 2), far), padding_mode)
+    assert value.isfinite().all()
+    if padding_mode == "zeros":
+        assert value.item() == 0
+
+
+@modes
+def test_a_nan_position_reads_nan(padding_mode):
+    position = torch.tensor([[[1.0, math.nan], [math.nan, math.nan], [1.0, 1.0]]])
+    value = interpolate(torch.randn(1, 1, 4, 5), position, padding_mode).flatten()
+    assert value.isnan().tolist() == [True, True, False]
+
+
+@modes
+def test_interpolation_has_exact_derivatives_off_the_lattice(padding_mode):
+    field = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    position = (torch.randn(1, 5, 2, dtype=torch.float64) * 3).requires_grad_()
+    torch.autograd.gradcheck(lambda f, p: interpolate(f, p, padding_mode), (field, position))
