@@ -1,6 +1,6 @@
 """Convolutions whose support is the unit ball of an explicit metric."""
 
-from . import metrics, nn, ops, stencils, supports
+from . import filters, metrics, nn, ops, stencils, supports
 from .convert import convert
 from .metrics import Metric, Randers, Riemannian
 from .ops import (
@@ -29,6 +29,7 @@ __all__ = [
     "check_finite",
     "convert",
     "deform_conv2d",
+    "filters",
     "metric_conv",
     "metric_conv1d",
     "metric_conv2d",

@@ -64,7 +64,7 @@ def convert(
         raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions, such as MetricConv2d")
     model = model if inplace else copy.deepcopy(model)
     if select == "paper":
-        _dilate_last_layer(model)
+        dilate_last_layer(model)
     plan = plan_conversion(model, select)
     if report is not None:
         for line in plan:
@@ -126,7 +126,7 @@ def _last_stage(names: list[str]) -> str:
     return f"{stem}{max(int(match[2]) for match in numbered if match[1] == stem)}."
 
 
-def _dilate_last_layer(model: nn.Module) -> None:
+def dilate_last_layer(model: nn.Module) -> None:
     """Keep a ResNet's layer4 at its input's size, with dilation 2 after the first block."""
     if not all(hasattr(model, f"layer{n}") for n in (2, 3, 4)):
         raise ValueError(f"`select` (='paper') needs a ResNet with layer2 to layer4, got {type(model).__name__}")

@@ -105,6 +105,13 @@ def test_refinement_finds_a_minimum_of_the_residual():
         assert (residual(nearby) > further.residual)[interior].all()
 
 
+def test_the_drift_found_leaves_the_room_asked_for():
+    y = ball(randers(2, 1, 1, (3, 3), asymmetry=0.95), torch.ones(20, dtype=torch.float64))
+    for eps_omega in (0.02, 0.5):
+        fit = fit_randers(y, eps_omega=eps_omega)
+        assert fit.metric.asymmetry.max().item() == pytest.approx(min(0.95, 1 - eps_omega))
+
+
 def test_a_larger_support_is_a_larger_ball():
     y = mc.Grid(3).offsets().double() + 0.2 * torch.randn(1, 1, 9, 2, 3, 3, dtype=torch.float64)
     fit, larger = fit_randers(y), fit_randers(7 * y)
@@ -152,7 +159,14 @@ def test_a_fit_is_a_value():
         fit.residual = torch.zeros(1)
 
 
+def test_no_image_is_no_trouble():
+    fit = fit_randers(torch.zeros(0, 1, 9, 2, 3, 3))
+    assert fit.metric.M.shape == (0, 1, 3, 3, 3) and fit.residual.shape == (0, 1, 3, 3)
+
+
 def test_wrong_arguments_are_named():
+    with pytest.raises(TypeError, match=r"`offsets` must be a torch.Tensor or a Support, got list"):
+        fit_randers([[0.0, 1.0]])
     with pytest.raises(ValueError, match=r"`offsets` must be \(B, G, P, d, \*out\).*got shape \(9, 2\)"):
         fit_randers(torch.zeros(9, 2))
     with pytest.raises(ValueError, match="`offsets` must be finite, got nan"):

@@ -139,6 +139,13 @@ def test_check_finite_names_the_tensor_and_the_place(name, changes, bad):
             tensor[place] = kept
 
 
+def test_check_finite_names_the_first_of_many_places():
+    bad = torch.zeros(1, 6, 8, 7)
+    bad[0, 3, 2, 1] = bad[0, 5, 0, 0] = math.nan
+    with mc.check_finite(), pytest.raises(ValueError, match=r"index \(0, 3, 2, 1\) \(2 such of 336 values\)"):
+        mc.support_conv(bad, mc.Grid(3), WEIGHT)
+
+
 def test_check_finite_is_off_by_default_and_ends_with_its_block():
     bad = torch.full((1, 6, 8, 7), math.nan)
     assert mc.support_conv(bad, mc.Grid(3), WEIGHT).isnan().all()

@@ -12,6 +12,7 @@ import metricconv as mc
 from helpers import PADDING_MODES, SUPPORT_KINDS, make_support, randers, rebuilt
 from metricconv.ops import reference
 
+REFERENCE = {"backend": "reference"}
 modes = pytest.mark.parametrize("padding_mode", PADDING_MODES)
 
 
@@ -23,7 +24,9 @@ def operator(support, **options):
     """The operator as a function of tensors alone: input, weight, bias, modulation, then the support's numbers."""
 
     def function(x, weight, bias, modulation, *numbers):
-        return mc.support_conv(x, rebuilt(support, numbers), weight, bias, modulation=modulation, **options)
+        return mc.support_conv(
+            x, rebuilt(support, numbers), weight, bias, modulation=modulation, **REFERENCE, **options
+        )
 
     return function
 
@@ -110,9 +113,24 @@ def test_no_intermediate_is_larger_than_the_chunk_at_a_large_kernel(kind, groups
     x, weight = leaves(torch.randn(1, 6, 8, 8), torch.randn(2, 6, 31, 31))
     numbers = leaves(*support.tensors().values())
     with LargestTensor() as largest:
-        y = mc.support_conv(x, rebuilt(support, numbers), weight, padding=15)
+        y = mc.support_conv(x, rebuilt(support, numbers), weight, padding=15, **REFERENCE)
         torch.autograd.grad(y.sum(), [x, weight, *numbers])
     assert largest.elements <= budget < 961 * x.numel() / 20
+
+
+def test_samples_are_not_kept_for_the_backward_pass_of_a_large_kernel(monkeypatch):
+    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 2**14)
+    support = make_support("randers", (31, 31), 1, 1, (8, 8), dtype=torch.float32)
+    x, weight, *numbers = leaves(torch.randn(1, 6, 8, 8), torch.randn(2, 6, 31, 31), *support.tensors().values())
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        mc.support_conv(x, rebuilt(support, numbers), weight, padding=15, **REFERENCE)
+    assert sum(kept.values()) < 961 * x.numel() / 10
 
 
 def test_forward_mode_derivatives_agree_with_backward_ones():
@@ -131,10 +149,10 @@ def test_vmap_over_images_is_the_batch():
     x, metric, weight = torch.randn(3, 2, 5, 4).double(), randers(2, 3, 1, (5, 4)), torch.randn(4, 2, 3, 3).double()
 
     def one(image, M, omega):
-        return mc.metric_conv(image[None], mc.Randers(M[None], omega[None]), weight, padding=1)[0]
+        return mc.metric_conv(image[None], mc.Randers(M[None], omega[None]), weight, padding=1, **REFERENCE)[0]
 
     torch.testing.assert_close(
-        torch.func.vmap(one)(x, metric.M, metric.omega), mc.metric_conv(x, metric, weight, padding=1)
+        torch.func.vmap(one)(x, metric.M, metric.omega), mc.metric_conv(x, metric, weight, padding=1, **REFERENCE)
     )
 
 
@@ -150,6 +168,7 @@ def test_nan_in_a_metric_gives_nan_at_its_pixel_alone(field, padding_mode):
         torch.randn(1, 2, 3, 3).double(),
         padding=1,
         padding_mode=padding_mode,
+        **REFERENCE,
     )
     assert y.isnan().nonzero().tolist() == [[0, 0, 2, 3]]
 
@@ -159,7 +178,7 @@ def test_nan_in_a_metric_gives_nan_at_its_pixel_alone(field, padding_mode):
 def test_huge_offsets_give_finite_outputs_and_gradients(far, padding_mode):
     displacement, x = leaves(torch.full((1, 1, 9, 2, 4, 5), far), torch.randn(1, 2, 4, 5))
     weight = torch.randn(3, 2, 3, 3)
-    y = mc.support_conv(x, mc.Deformable(displacement, 3), weight, padding=1, padding_mode=padding_mode)
+    y = mc.support_conv(x, mc.Deformable(displacement, 3), weight, padding=1, padding_mode=padding_mode, **REFERENCE)
     assert y.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), [displacement, x]))
     if padding_mode == "zeros":
@@ -168,7 +187,7 @@ def test_huge_offsets_give_finite_outputs_and_gradients(far, padding_mode):
 
 def test_a_metric_that_is_not_positive_gives_finite_outputs_and_gradients():
     M, omega = leaves(torch.tensor([0.0, 0.0, -1.0]).view(1, 1, 3, 1, 1), torch.tensor([2.0, -3.0]).view(1, 1, 2, 1, 1))
-    y = mc.metric_conv(torch.randn(1, 2, 6, 6), mc.Randers(M, omega), torch.randn(3, 2, 3, 3), padding=1)
+    y = mc.metric_conv(torch.randn(1, 2, 6, 6), mc.Randers(M, omega), torch.randn(3, 2, 3, 3), padding=1, **REFERENCE)
     assert y.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), [M, omega]))
 
@@ -177,7 +196,9 @@ def test_a_metric_that_is_not_positive_gives_finite_outputs_and_gradients():
 @pytest.mark.parametrize("stencil", [mc.stencils.onion(3), mc.stencils.square_onion(3)])
 def test_gradients_are_finite_at_the_identity_metric(family, stencil):
     metric = family.isotropic(1.0).map(lambda t: t.clone().requires_grad_())
-    y = mc.metric_conv(torch.randn(1, 2, 6, 6), metric, torch.randn(3, 2, 3, 3), stencil=stencil, padding=1)
+    y = mc.metric_conv(
+        torch.randn(1, 2, 6, 6), metric, torch.randn(3, 2, 3, 3), stencil=stencil, padding=1, **REFERENCE
+    )
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), list(metric.tensors().values())))
 
 
@@ -196,13 +217,18 @@ def test_outputs_and_gradients_are_the_same_at_each_run():
 
 def test_every_number_of_the_output_is_written(poison):
     x, weight, metric = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), randers(2, dtype=torch.float32)
-    assert mc.metric_conv(x, metric, weight, padding=1).isfinite().all()
+    assert mc.metric_conv(x, metric, weight, padding=1, **REFERENCE).isfinite().all()
 
 
 def test_one_pixel_is_enough():
-    y = mc.support_conv(torch.full((1, 1, 1, 1), 2.0), mc.Grid(3), torch.ones(1, 1, 3, 3), padding=1)
+    y = mc.support_conv(torch.full((1, 1, 1, 1), 2.0), mc.Grid(3), torch.ones(1, 1, 3, 3), padding=1, **REFERENCE)
     assert y.item() == 2
     y = mc.support_conv(
-        torch.full((1, 1, 1, 1), 2.0), mc.Grid(3), torch.ones(1, 1, 3, 3), padding=1, padding_mode="reflect"
+        torch.full((1, 1, 1, 1), 2.0),
+        mc.Grid(3),
+        torch.ones(1, 1, 3, 3),
+        padding=1,
+        padding_mode="reflect",
+        **REFERENCE,
     )
     assert y.item() == 18

@@ -76,6 +76,15 @@ def test_one_and_three_dimensions_are_those_of_the_loop(kind, size, stride, padd
     torch.testing.assert_close(mc.support_conv(x, support, weight, **options), expected)
 
 
+@pytest.mark.parametrize("kind", ["shifted", "randers"])
+def test_four_dimensions_are_those_of_the_loop(kind):
+    x, weight = torch.randn(1, 2, 2, 3, 2, 2).double(), torch.randn(1, 2, 3, 3, 3, 3).double()
+    support = make_support(kind, (3, 3, 3, 3), 1, 2, (1, 3, 2, 1))
+    options = {"stride": (2, 1, 1, 2), "padding": (1, 1, 1, 1)}
+    expected = loop_conv(x, support.offsets(), weight, dilation=(1, 1, 1, 1), **options)
+    torch.testing.assert_close(mc.support_conv(x, support, weight, **options), expected)
+
+
 @pytest.mark.parametrize("kernel_size", [(2, 3), (4, 2), (1, 1)])
 def test_even_kernels_are_centred_between_pixels(kernel_size):
     x, weight, bias, _ = awkward(2, kernel_size)
@@ -135,6 +144,13 @@ def test_standard_convolution_is_each_support_at_rest(support):
     }
     y = mc.support_conv(x, at_rest[support](), weight, padding=4)
     torch.testing.assert_close(y, F.conv2d(x, weight, padding=4, dilation=2), atol=1e-4, rtol=1e-4)
+
+
+def test_a_shift_of_one_along_x_reads_the_pixel_to_the_right_by_hand():
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).view(1, 1, 2, 3)
+    for shift, expected in {(0.0, 1.0): [2, 3, 0, 5, 6, 0], (1.0, 0.0): [4, 5, 6, 0, 0, 0]}.items():
+        y = mc.support_conv(x, mc.Shifted(torch.tensor(shift).view(1, 1, 2, 1, 1), 1), torch.ones(1, 1, 1, 1))
+        assert y.flatten().tolist() == expected
 
 
 def test_a_shift_by_whole_pixels_is_a_shifted_convolution():

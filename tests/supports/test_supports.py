@@ -53,8 +53,6 @@ def test_grid_spacing_moves_the_samples_and_not_the_output():
     grid = mc.Grid(3, spacing=(0.5, 2.0))
     assert grid.offsets().view(9, 2)[0].tolist() == [-0.5, -2.0]
     assert grid.dilation == (1, 1)
-    covering = mc.Grid.covering(11.0, 5)
-    assert covering.spacing == pytest.approx((2.2, 2.2))
 
 
 def test_grid_has_no_numbers_a_pixel():

@@ -13,10 +13,10 @@ import torch
 
 import metricconv
 
-from . import report
+from . import report, training
 from .cases import SHAPES, Contender, Shape, contenders
 from .correctness import TOLERANCE, errors
-from .timing import measure
+from .timing import Timing, measure
 
 COLUMNS = [
     "op", "shape", "regime", "dtype", "mode", "timing", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error",
@@ -42,9 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
     for shape, contender in _selected(options.only):
         for row in _rows(shape, contender, timings):
             rows.append(row)
-            print(
-                f"{row['op']:28}{row['shape']:28}{row['dtype']:10}{row['mode']:8}{row['timing']:7}{row['p50_ms']:>10}"
+            _say(row)
+            _write(path, rows)
+    if options.only in training.SHAPE:
+        for name, dtype, iterate in training.iterations():
+            rows.append(
+                _row(name, training.SHAPE, "training", dtype, "iteration", "eager", measure(iterate, graph=False))
             )
+            _say(rows[-1])
             _write(path, rows)
     report.write(path)
 
@@ -58,33 +63,34 @@ def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:
 
 def _rows(shape: Shape, contender: Contender, timings: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Check one contender, then time it forward, and forward + backward."""
-    base = {
-        "op": contender.name,
-        "shape": str(shape),
-        "regime": shape.regime,
-        "dtype": str(contender.dtype).removeprefix("torch."),
-        **_versions(),
-    }
+    dtype = str(contender.dtype).removeprefix("torch.")
+    what = (contender.name, str(shape), shape.regime, dtype)
     try:
         worst = _gate(shape, contender)
     except Exception as error:  # a rival may lack the dtype or the layout: the row says so
-        yield {**base, "mode": "check", "max_error": f"{type(error).__name__}: {error}".split("\n")[0][:200]}
+        yield _row(*what, "check", "", None, f"{type(error).__name__}: {error}".split("\n")[0][:200])
         return
-    if worst > TOLERANCE[contender.dtype]:
-        yield {**base, "mode": "check", "max_error": f"{worst:.2e} is too large: not timed"}
+    if not worst <= TOLERANCE[contender.dtype]:
+        yield _row(*what, "check", "", None, f"{worst:.2e} is too large: not timed")
         return
     for (mode, call), timing in itertools.product(_calls(shape, contender), timings):
-        measured = measure(call, graph=timing == "graph")
-        yield {
-            **base,
-            "mode": mode,
-            "timing": timing,
-            "p20_ms": f"{measured.p20:.4f}",
-            "p50_ms": f"{measured.p50:.4f}",
-            "p80_ms": f"{measured.p80:.4f}",
-            "peak_mb": f"{measured.megabytes:.1f}",
-            "max_error": f"{worst:.1e}",
-        }
+        yield _row(*what, mode, timing, measure(call, graph=timing == "graph"), f"{worst:.1e}")
+
+
+def _row(
+    op: str, shape: str, regime: str, dtype: str, mode: str, timing: str, measured: Timing | None, error: str = ""
+) -> dict[str, str]:
+    row = {"op": op, "shape": shape, "regime": regime, "dtype": dtype, "mode": mode, "timing": timing}
+    row |= {"max_error": error, **_versions()}
+    if measured is not None:
+        row |= {f"p{q}_ms": f"{getattr(measured, f'p{q}'):.4f}" for q in (20, 50, 80)}
+        row["peak_mb"] = f"{measured.megabytes:.1f}"
+    return row
+
+
+def _say(row: dict[str, str]) -> None:
+    number = row.get("p50_ms", row["max_error"])
+    print(f"{row['op']:28}{row['shape']:28}{row['dtype']:10}{row['mode']:10}{row['timing']:7}{number:>10}", flush=True)
 
 
 def _gate(shape: Shape, contender: Contender) -> float:

@@ -103,6 +103,12 @@ class Metric(ABC):
         """Return the metric with ``function`` applied to each of its tensors."""
         return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
+    @classmethod
+    def cat(cls, metrics: Sequence[Self]) -> Self:
+        """Return one metric for all the images of several, in their order."""
+        fields = [metric.tensors() for metric in metrics]
+        return cls(**{name: torch.cat([f[name] for f in fields]) for name in fields[0]})
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move or convert, with the arguments of torch.Tensor.to."""
         return self.map(lambda t: t.to(*args, **kwargs))

@@ -86,6 +86,8 @@ def fit_randers(
         raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1)")
     if not isinstance(refinements, int) or refinements < 0:
         raise ValueError(f"`refinements` (={refinements!r}) must be a whole number, at least 0")
+    if not isinstance(offsets, Tensor) and not hasattr(offsets, "offsets"):
+        raise TypeError(f"`offsets` must be a torch.Tensor or a Support, got {type(offsets).__name__}")
     y = _checks.floating(offsets if isinstance(offsets, Tensor) else offsets.offsets(), "offsets")
     if y.dim() < 5 or y.shape[3] != y.dim() - 4 or not y.shape[2]:
         raise ValueError(f"`offsets` must be (B, G, P, d, *out) with d axes out and P ≥ 1, got shape {tuple(y.shape)}")
@@ -100,22 +102,24 @@ def fit_randers(
     return RandersFit(Randers((A + _symmetric.outer(omega)).to(dtype), omega.to(dtype)), residual.to(dtype))
 
 
-def _levels(offsets: Tensor | SupportLike, levels: Tensor | Sequence[float] | float | None, P: int, d: int) -> Tensor:
+def _levels(
+    offsets: Tensor | SupportLike, levels: Tensor | Sequence[float] | float | None, samples: int, dim: int
+) -> Tensor:
     """Return the given levels, or those that go with the offsets: (P,) in float64."""
     if levels is None:
         stencil = getattr(offsets, "stencil", None)
-        kernel = (round(P ** (1 / d)),) * d if isinstance(offsets, Tensor) else offsets.kernel_size
+        kernel = (round(samples ** (1 / dim)),) * dim if isinstance(offsets, Tensor) else offsets.kernel_size
         if stencil is not None:
             levels = stencil.radii
-        elif math.prod(kernel) == P > 1 and all(k % 2 for k in kernel):
+        elif math.prod(kernel) == samples > 1 and all(k % 2 for k in kernel):
             cells = itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel))
             levels = [math.hypot(*cell) / (max(kernel) // 2) for cell in cells]
         else:
             levels = 1.0
     s = torch.as_tensor(levels, dtype=torch.float64)
-    if s.shape not in ((), (P,)) or not bool((s >= 0).all() & s.isfinite().all()):
-        raise ValueError(f"`levels` must be finite and at least 0, one number or ({P},), got {levels!r}")
-    return s.expand(P)
+    if s.shape not in ((), (samples,)) or not bool((s >= 0).all() & s.isfinite().all()):
+        raise ValueError(f"`levels` must be finite and at least 0, one number or ({samples},), got {levels!r}")
+    return s.expand(samples)
 
 
 def _fit(y: Tensor, s: Tensor, eps_omega: float, refinements: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +136,7 @@ def _fit(y: Tensor, s: Tensor, eps_omega: float, refinements: int) -> tuple[Tens
     pairs = _symmetric.pairs(dim)
     squares = torch.stack([(1 if i == j else 2) * u[..., i] * u[..., j] for i, j in pairs], -1)  # uᵀAu = squares · A
 
-    # The unknowns, A and ω, are one vector p (N, n). An algebraic error times |y| is a distance, up to a factor near 1.
+    # The unknowns, A and ω, are one vector p (N, n). Times |y|, an algebraic error is about a distance.
     weight = length * tells
     rows = torch.cat([reach.unsqueeze(-1) * squares, 2 * u], -1) * (reach * weight).unsqueeze(-1)  # [N, P, n]
     round_ball = torch.tensor([float(i == j) for i, j in pairs] + [0.0] * dim, dtype=y.dtype, device=y.device)

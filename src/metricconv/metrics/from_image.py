@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .. import _checks, _interpolation
 from . import _symmetric
-from .base import Metric
 from .randers import Randers
 from .riemannian import Riemannian
 
@@ -31,7 +30,7 @@ def gradient_metric(
     drift: str = "tangent",
     scale: float | None = None,
     padding_mode: str = "border",
-) -> Metric:
+) -> Riemannian | Randers:
     """Flatten the balls against the image's edges: thin along the gradient ∇f, long across it.
 
     With n = ∇f/|∇f|, g = |∇f| / max |∇f| and a = 1 + αg:
@@ -82,7 +81,7 @@ def gradient_metric(
 
 
 def edge_metric(
-    image: Tensor, iota: float = 0.1, alpha: float = 10.0, scale: float | None = 1.0, padding_mode: str = "border"
+    image: Tensor, iota: float = 0.05, alpha: float = 10.0, scale: float | None = 1.5, padding_mode: str = "border"
 ) -> Riemannian:
     """Shrink the balls near the image's edges, and keep them round: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
 
@@ -114,7 +113,7 @@ def edge_metric(
 
 def structure_metric(
     image: Tensor,
-    iota: float = 0.1,
+    iota: float = 0.2,
     alpha: float = 10.0,
     noise_scale: float = 1.0,
     integration_scale: float = 2.0,

@@ -36,11 +36,6 @@ class Grid(Support):
         if len(self.spacing) != dim or not all(0 < s < float("inf") for s in self.spacing):
             raise ValueError(f"`spacing` (={spacing!r}) must be positive, one number or one for each of {dim} axes")
 
-    @classmethod
-    def covering(cls, extent: float, kernel_size: int, dim: int = 2) -> "Grid":
-        """Return the grid of ``kernel_size`` samples an axis spread over an area ``extent`` pixels wide."""
-        return cls(kernel_size, spacing=extent / kernel_size, dim=dim)
-
     def offsets(self, samples: slice = slice(None)) -> Tensor:
         """Return the grid: (1, 1, P, d, 1, …, 1)."""
         return lattice(self.kernel_size, self.spacing, samples)

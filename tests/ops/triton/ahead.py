@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 import triton
+from ops.triton.cases import Case
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from metricconv.ops import functional
+from metricconv.ops.problem import Problem
 from metricconv.ops.triton import launch
+from metricconv.ops.triton import run as engine_run
 
 _TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64"}
 _OPTIONS = ("num_warps", "num_stages")
@@ -74,3 +78,20 @@ def _specialise(path: tuple[int, ...], value: Any, types: list, constants: dict,
         types[-1], constants[path] = "constexpr", 1
     elif isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
         attributes[path] = [["tt.divisibility", 16]]
+
+
+def launches_of(case: Case) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the kernels of a case, forward and backward, with their arguments."""
+    tensors, run = case.make()
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    problems: list[Problem] = []
+    engine = functional.Backend(lambda problem: problems.append(problem) or torch.empty(0), lambda problem: None)
+    functional.BACKENDS["caught"] = engine
+    try:
+        run(leaves, backend="caught")
+    finally:
+        del functional.BACKENDS["caught"]
+    with caught() as launches:
+        y = engine_run(problems[0])
+        torch.autograd.grad(y, list(leaves.values()), torch.empty_like(y))
+    return launches

@@ -51,7 +51,7 @@ class Case:
         if self.modulated:
             tensors["modulation"] = torch.rand(self.batch, self.metric_groups, grid.samples, *out) + 0.2
         if self.kind in ("randers", "riemannian"):
-            root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.25 * torch.randn(*field, dim, dim, *spatial)
+            root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.2 * torch.randn(*field, dim, dim, *spatial)
             square = torch.einsum("bgij...,bgkj...->bgik...", root, root) / self.radius**2
             upper = [square[:, :, i, j] for i in range(dim) for j in range(i, dim)]
             tensors["M"] = torch.stack(upper, 2)

@@ -5,6 +5,8 @@ import torch
 from ops.triton.cases import KINDS, MODES, Case, check
 
 import metricconv as mc
+from metricconv.ops import functional
+from metricconv.ops.triton import library, tiles
 
 pytestmark = pytest.mark.usefixtures("poison")
 TOLERANCE = 2e-5
@@ -47,6 +49,21 @@ def test_channels(name: str) -> None:
     check(CHANNELS[name], 2e-3 if name == "far" else TOLERANCE)
 
 
+WINDOWS = {
+    "patch": Case(channels=(18, 20), size=(9, 10), modulated=True, kernel=(1, 3)),
+    "patch, some samples outside": Case(channels=(18, 20), size=(9, 10), mode="reflect", radius=4.0, kernel=(1, 3)),
+    "patch of each": Case(channels=(4, 4), groups=4, metric_groups=2, size=(9, 10), modulated=True, kernel=(1, 3)),
+    "image": Case(channels=(18, 20), size=(9, 10), modulated=True, stride=2, kernel=(1, 3)),
+    "images of each": Case(channels=(4, 4), groups=4, metric_groups=2, size=(3, 4), batch=7, kernel=(1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "window", lambda *args: name[:5])
+    check(WINDOWS[name], TOLERANCE)
+
+
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])
 def test_layout(layout: str) -> None:
     check(Case(layout=layout, channels=(18, 20), kernel=(1, 3)), TOLERANCE)
@@ -81,22 +98,18 @@ def test_double_backward_is_refused_in_words() -> None:
         grad.sum().backward()
 
 
-def test_operators_pass_opcheck() -> None:
+def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
-    call: list = []
-    from metricconv.ops.triton import library
-
-    original = library.support_conv
-    library.support_conv = lambda *args: call.append(args) or original(*args)  # type: ignore[assignment]
-    try:
-        run({name: t.requires_grad_() for name, t in tensors.items()}, backend="triton")
-    finally:
-        library.support_conv = original
-    torch.library.opcheck(original, call[0])
-    *args, _, _ = call[0]
-    args = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+    calls: list[tuple] = []
+    forward = library.support_conv
+    monkeypatch.setattr(library, "support_conv", lambda *args: calls.append(args) or forward(*args))
+    run(tensors, backend="triton")
+    args = [a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[0]]
+    args[5] = args[5].detach()  # the stencil is not learnt
+    torch.library.opcheck(forward, args)
     backward = torch.ops.metricconv.support_conv_backward.default
-    torch.library.opcheck(backward, (*args, torch.randn(2, 2, 3, 4), [True, True, True, True, True]))
+    fixed = [a.detach() if isinstance(a, torch.Tensor) else a for a in args[:-2]]
+    torch.library.opcheck(backward, (*fixed, torch.randn(2, 2, 3, 4), [True] * 5))
 
 
 def test_compiles_to_one_graph() -> None:
@@ -110,8 +123,6 @@ def test_compiles_to_one_graph() -> None:
 
 
 def test_auto_takes_the_kernels() -> None:
-    from metricconv.ops import functional
-
     tensors, _ = Case().make()
     support = mc.TangentBall(mc.Randers(tensors["M"], tensors["omega"]), mc.stencils.onion(3))
     problem = functional.Problem(tensors["input"], support, tensors["weight"], None, (1, 1), (1, 1), 1, None, "zeros")

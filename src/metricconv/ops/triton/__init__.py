@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...metrics import Randers, Riemannian
+from ...metrics import Metric, Parametrisation, Randers, Riemannian
+from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, Grid, Shifted, TangentBall
 from ..problem import Problem
@@ -22,7 +23,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
 
 # How many of its first components a 1-D support lacks to be a 2-D one in which nothing happens along y.
-_MISSING = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
+_ABSENT = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
 
 # A stencil's directions and radii on each device, so that a call copies nothing from the host.
 _tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
@@ -31,8 +32,9 @@ _tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakre
 def refusal(problem: Problem) -> str | None:
     """Return why the kernels cannot compute the problem, or None."""
     x, support = problem.input, problem.support
-    if x.device.type != "cuda" and not (_INTERPRETED and x.device.type == "cpu"):
-        return f"its kernels need a CUDA device, `input` is on {x.device}"
+    missing = _missing(x)
+    if missing is not None:
+        return missing
     if support.dim > 2:
         return f"its kernels know 1-D and 2-D supports, this one has {support.dim} spatial axes"
     if type(support) not in _KINDS:
@@ -44,12 +46,6 @@ def refusal(problem: Problem) -> str | None:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in _DTYPES:
             return f"its kernels know float32, float16 and bfloat16, `{name}` is {tensor.dtype}"
-    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
-        return f"its kernels need compute capability 8.0, {x.device} has {torch.cuda.get_device_capability(x.device)}"
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        return f"triton cannot be imported ({error})"
     return None
 
 
@@ -75,7 +71,7 @@ def run(problem: Problem) -> Tensor:
     if dim == 1:  # an image one pixel high
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
         modulation = None if modulation is None else modulation.unsqueeze(-2)
-        fields = {name: functional.pad(t, (0, 0, _MISSING[name], 0)).unsqueeze(-2) for name, t in fields.items()}
+        fields = {name: functional.pad(t, (0, 0, _ABSENT[name], 0)).unsqueeze(-2) for name, t in fields.items()}
         one = {"spacing": 1.0, "dilation": 1, "stride": 1, "padding": 0}
         numbers = {name: (one[name], *value) for name, value in numbers.items()}
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
@@ -97,6 +93,31 @@ def run(problem: Problem) -> Tensor:
         channels_last,
     )
     return y.squeeze(2) if dim == 1 else y
+
+
+def parametrise(parametrisation: Parametrisation, raw: Tensor) -> Metric | None:
+    """Return the metric of raw numbers by one kernel, or None where there is no kernel for it."""
+    if _missing(raw) is not None:
+        return None
+    from .parametrise import parametrise as fused
+
+    return fused(parametrisation, raw)
+
+
+FUSED.append(parametrise)
+
+
+def _missing(x: Tensor) -> str | None:
+    """Return what the kernels lack to run where ``x`` is, or None."""
+    if x.device.type != "cuda" and not (_INTERPRETED and x.device.type == "cpu"):
+        return f"its kernels need a CUDA device, `input` is on {x.device}"
+    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
+        return f"its kernels need compute capability 8.0, {x.device} has {torch.cuda.get_device_capability(x.device)}"
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"triton cannot be imported ({error})"
+    return None
 
 
 def _table(stencil: Stencil, device: torch.device) -> Tensor:

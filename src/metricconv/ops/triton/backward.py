@@ -37,7 +37,7 @@ def scatter(grad_x, start, row, channel, value, mask, scale, HOW: tl.constexpr):
 
     "fixed" adds integers, whose sum does not depend on the order of the additions: value · scale in 64 bits.
     """
-    where = grad_x + start[:, None] + (row[:, None] + channel[None, :])
+    where = grad_x + ((start + row)[:, None] + channel[None, :])
     if HOW == "fixed":
         tl.atomic_add(where, (value * scale).to(tl.int64), mask=mask, sem="relaxed")
     else:
@@ -54,9 +54,9 @@ def scatter_corners(grad_x, start, rows, weights, channel, g, live, in_range, sc
 
 
 @triton.jit
-def load_upstream(grad_out, out_at, outs, mask, out_strides, HOW: tl.constexpr):
+def load_upstream(grad_out, out_at, outs, mask, out_strides, HOW: tl.constexpr, HUGE: tl.constexpr):
     """Load ∂L/∂y [BM, BN]; in float32 where it does not go to the tensor cores."""
-    gy = tl.load(grad_out + out_at[:, None] + outs.to(tl.int64)[None, :] * out_strides.n, mask=mask, other=0.0)
+    gy = tl.load(grad_out + out_at[:, None] + wide(outs, HUGE)[None, :] * out_strides.n, mask=mask, other=0.0)
     if HOW == "dot":
         return gy
     else:
@@ -126,7 +126,7 @@ def backward_data_kernel(
     group = span // channels.spans_per_group
     in_group = span % channels.spans_per_group * channels.span + here  # the channel's number in its group
     metric = span // channels.spans_per_metric
-    part = (span % channels.spans_per_metric * BLOCKS + block % BLOCKS).to(tl.int64)
+    part = wide(span % channels.spans_per_metric * BLOCKS + block % BLOCKS, HUGE)
     factor = 1.0
     if SCATTER == "fixed":
         factor = tl.load(scale)
@@ -149,47 +149,47 @@ def backward_data_kernel(
         if WINDOW == "image":
             image, row, column, live = image_pixels(first_image, t, shape, BM, WB)
         else:
-            image, row, column, live = tile_pixels(program, shape, BM, TW)
-        field_at = place(image, metric, row, column, field_strides)
-        drift_at = place(image, metric, row, column, drift_strides)
-        modulation_at = place(image, metric, row, column, modulation_strides)
-        out_at = place(image, tl.zeros_like(row), row, column, out_strides)
+            image, row, column, live = tile_pixels(program, shape, HUGE, BM, TW)
+        field_at = place(image, metric, row, column, field_strides, HUGE)
+        drift_at = place(image, metric, row, column, drift_strides, HUGE)
+        modulation_at = place(image, metric, row, column, modulation_strides, HUGE)
+        out_at = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
         p0, p1, p2, p3, p4 = load_parameters(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
         if MOVES and KIND != "grid":
-            to_field = grad_field + place(image, metric, row, column, grad_field_strides) + part * part_strides[0]
+            to_field = grad_field + place(image, metric, row, column, grad_field_strides, HUGE) + part * part_strides[0]
         if MOVES and DRIFT:
-            to_drift = grad_drift + place(image, metric, row, column, grad_drift_strides) + part * part_strides[1]
+            to_drift = grad_drift + place(image, metric, row, column, grad_drift_strides, HUGE) + part * part_strides[1]
         if MOVES and MODULATED:
-            to_modulation = grad_modulation + place(image, metric, row, column, grad_modulation_strides)
+            to_modulation = grad_modulation + place(image, metric, row, column, grad_modulation_strides, HUGE)
             to_modulation += part * part_strides[2]
-        start = image_start(image, shape, channels.ins)
+        start = image_start(image, shape, channels.ins, HUGE)
         centre_y = row * lattice.stride_y + lattice.origin_y
         centre_x = column * lattice.stride_x + lattice.origin_x
         inner = tl.arange(0, BN)
         if HOW == "each":
-            gy = load_upstream(grad_out, out_at, c, live[:, None] & in_span[None, :], out_strides, HOW)
+            gy = load_upstream(grad_out, out_at, c, live[:, None] & in_span[None, :], out_strides, HOW, HUGE)
         elif STEPS == 1:  # the same at every tap: loaded once
             mask = live[:, None] & (inner < channels.outs_per_group)[None, :]
-            gy = load_upstream(grad_out, out_at, group * channels.outs_per_group + inner, mask, out_strides, HOW)
+            gy = load_upstream(grad_out, out_at, group * channels.outs_per_group + inner, mask, out_strides, HOW, HUGE)
 
         zero = tl.zeros_like(p0)
         g0, g1, g2, g3, g4 = zero, zero, zero, zero, zero
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
-            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND)
+            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, HUGE)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x + dx, shape.width, MODE)
             r00, r01, r10, r11 = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             m = tl.full([BM], 1.0, tl.float32)
             if MODULATED:
-                m = tl.load(modulation + modulation_at + wide(tap) * modulation_strides.n).to(tl.float32)
+                m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
 
             g = tl.zeros([BM, BK], tl.float32)
             if HOW == "each":
-                w = tl.load(weight + c.to(tl.int64) * shape.samples + tap, mask=in_span, other=0.0)[None, :]  # [1, BK]
+                w = tl.load(weight + wide(c, HUGE) * shape.samples + tap, mask=in_span, other=0.0)[None, :]  # [1, BK]
                 g = contract(g, gy, w, HOW, PRECISION)
             else:
                 for k in tl.range(STEPS):
@@ -198,8 +198,8 @@ def backward_data_kernel(
                     outs = group * channels.outs_per_group + some  # [BN]
                     if STEPS > 1:
                         mask = live[:, None] & in_outs[None, :]
-                        gy = load_upstream(grad_out, out_at, outs, mask, out_strides, HOW)  # [BM, BN]
-                    at = (outs.to(tl.int64) * shape.samples + tap) * channels.ins_per_group
+                        gy = load_upstream(grad_out, out_at, outs, mask, out_strides, HOW, HUGE)  # [BM, BN]
+                    at = (wide(outs, HUGE) * shape.samples + tap) * channels.ins_per_group
                     where = weight + at[:, None] + in_group[None, :]
                     w = tl.load(where, mask=in_outs[:, None] & in_span[None, :], other=0.0)  # [BN, BK]
                     g = contract(g, gy, w, HOW, PRECISION)
@@ -212,7 +212,7 @@ def backward_data_kernel(
                 to_y = m * (vy0 * (wx0 * q00 + wx1 * q01) + vy1 * (wx0 * q10 + wx1 * q11))
                 to_x = m * (vx0 * (wy0 * q00 + wy1 * q10) + vx1 * (wy0 * q01 + wy1 * q11))
                 if KIND == "deformable":
-                    where = to_field + wide(tap) * grad_field_strides.n
+                    where = to_field + wide(tap, HUGE) * grad_field_strides.n
                     deposit(where, to_y, live, DEPOSIT)
                     deposit(where + grad_field_strides.d, to_x, live, DEPOSIT)
                 elif KIND != "grid":
@@ -220,7 +220,7 @@ def backward_data_kernel(
                     g0, g1, g2, g3, g4 = g0 + e0, g1 + e1, g2 + e2, g3 + e3, g4 + e4
                 if MODULATED:
                     to_m = wy0 * (wx0 * q00 + wx1 * q01) + wy1 * (wx0 * q10 + wx1 * q11)
-                    deposit(to_modulation + wide(tap) * grad_modulation_strides.n, to_m, live, DEPOSIT)
+                    deposit(to_modulation + wide(tap, HUGE) * grad_modulation_strides.n, to_m, live, DEPOSIT)
 
             weights = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
             if WINDOW == "no":
@@ -251,7 +251,7 @@ def backward_data_kernel(
                     deposit(to_drift + grad_drift_strides.n, g4, live, DEPOSIT)
 
     if WINDOW != "no":
-        rows, counts = window_rows(first_image, first_y, first_x, shape, MODE, WB, WH, WW)
+        rows, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
         mask = counts[:, None] & in_span[None, :]
         if WINDOW == "image":
             where = grad_x + (rows * channels.ins)[:, None] + c[None, :]
@@ -324,27 +324,27 @@ def backward_weight_kernel(
 
     a, b, r = reference_cell(tap, table, shape, lattice, KIND)
     for tile in range(part * tiles_per_part, tl.minimum((part + 1) * tiles_per_part, tiles)):
-        image, row, column, live = tile_pixels(tile, shape, BM, TW)
-        field_at = place(image, metric, row, column, field_strides)
-        drift_at = place(image, metric, row, column, drift_strides)
+        image, row, column, live = tile_pixels(tile, shape, HUGE, BM, TW)
+        field_at = place(image, metric, row, column, field_strides, HUGE)
+        drift_at = place(image, metric, row, column, drift_strides, HUGE)
         p0, p1, p2, p3, p4 = load_parameters(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
-        p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND)
+        p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, HUGE)
         dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
-        start = image_start(image, shape, channels.ins)
+        start = image_start(image, shape, channels.ins, HUGE)
         centre_y = row * lattice.stride_y + lattice.origin_y
         centre_x = column * lattice.stride_x + lattice.origin_x
         y0, y1, wy0, wy1, _, _ = axis_corners(centre_y + dy, shape.height, MODE)
         x0, x1, wx0, wx1, _, _ = axis_corners(centre_x + dx, shape.width, MODE)
         if MODULATED:
-            at = place(image, metric, row, column, modulation_strides) + wide(tap) * modulation_strides.n
+            at = place(image, metric, row, column, modulation_strides, HUGE) + wide(tap, HUGE) * modulation_strides.n
             m = tl.load(modulation + at).to(tl.float32)
             wy0, wy1 = wy0 * m, wy1 * m
         rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
         value = sample(x, start, rows, (wy0, wy1, wx0, wx1), c, in_span, EVEN)  # [BM, BK]
-        out_at = place(image, tl.zeros_like(row), row, column, out_strides)
-        where = grad_out + out_at[:, None] + outs.to(tl.int64)[None, :] * out_strides.n
+        out_at = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
+        where = grad_out + out_at[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
         gy = tl.load(where, mask=live[:, None] & in_outs[None, :], other=0.0)  # [BM, BN]
         if HOW == "dot":
             acc = product(tl.trans(gy), value.to(gy.dtype), acc, PRECISION)
@@ -353,8 +353,8 @@ def backward_weight_kernel(
         else:
             acc += gy.to(tl.float32) * value
 
-    first = grad_weight + part.to(tl.int64) * part_stride
-    at = (outs.to(tl.int64) * shape.samples + tap) * channels.ins_per_group
+    first = grad_weight + wide(part, HUGE) * part_stride
+    at = (wide(outs, HUGE) * shape.samples + tap) * channels.ins_per_group
     if HOW == "each":
         deposit(first + at, tl.sum(acc, 0), in_span, DEPOSIT)
     else:

@@ -113,7 +113,7 @@ def forward_kernel(
         blocks = channels.outs // channels.outs_per_group * BLOCKS
     tile = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
-    image, row, column, live = tile_pixels(tile, shape, BM, TW)
+    image, row, column, live = tile_pixels(tile, shape, HUGE, BM, TW)
     group = block // BLOCKS
     inner = block % BLOCKS * BN + tl.arange(0, BN)
     if HOW == "each":  # every channel is its own group: the block lies in one span
@@ -129,24 +129,24 @@ def forward_kernel(
 
     centre_y = row * lattice.stride_y + lattice.origin_y
     centre_x = column * lattice.stride_x + lattice.origin_x
-    start = image_start(image, shape, channels.ins)
+    start = image_start(image, shape, channels.ins, HUGE)
     acc = tl.zeros([BM, BN], tl.float32)
     for s in range(spans):
         metric = (first_span + s) // channels.spans_per_metric
-        field_at = place(image, metric, row, column, field_strides)
-        drift_at = place(image, metric, row, column, drift_strides)
-        modulation_at = place(image, metric, row, column, modulation_strides)
+        field_at = place(image, metric, row, column, field_strides, HUGE)
+        drift_at = place(image, metric, row, column, drift_strides, HUGE)
+        modulation_at = place(image, metric, row, column, modulation_strides, HUGE)
         p0, p1, p2, p3, p4 = load_parameters(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
-            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND)
+            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, HUGE)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             y0, y1, wy0, wy1, _, _ = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, _, _ = axis_corners(centre_x + dx, shape.width, MODE)
             if MODULATED:
-                m = tl.load(modulation + modulation_at + wide(tap) * modulation_strides.n).to(tl.float32)
+                m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
                 wy0, wy1 = wy0 * m, wy1 * m
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             for k in tl.range(STEPS):
@@ -157,7 +157,7 @@ def forward_kernel(
                     in_span = here < channels.span
                 c = (first_span + s) * channels.span + here  # [BK]
                 value = sample(x, start, rows, (wy0, wy1, wx0, wx1), c, in_span, EVEN)  # [BM, BK]
-                at = outs.to(tl.int64) * shape.samples + tap
+                at = wide(outs, HUGE) * shape.samples + tap
                 if HOW == "each":
                     w = tl.load(weight + at, mask=in_outs, other=0.0)[None, :]  # [1, BN]
                 else:
@@ -167,5 +167,5 @@ def forward_kernel(
 
     if BIASED:
         acc += tl.load(bias + outs, mask=in_outs, other=0.0).to(tl.float32)[None, :]
-    to = place(image, tl.zeros_like(row), row, column, out_strides)[:, None] + outs.to(tl.int64)[None, :] * out_strides.n
+    to = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
     tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None] & in_outs[None, :])

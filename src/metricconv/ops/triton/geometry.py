@@ -33,6 +33,10 @@ class Shape(NamedTuple):
     out_width: int
     samples: int
     kernel_width: int
+    height_magic: int  # out_height and out_width as multiplications: see ``divide``
+    height_shift: int
+    width_magic: int
+    width_shift: int
 
 
 class Lattice(NamedTuple):
@@ -60,13 +64,26 @@ class Strides(NamedTuple):
 
 
 @triton.jit
-def wide(index):
-    """Return a number in 64 bits, before it is multiplied by a stride."""
-    return tl.full([], 0, tl.int64) + index
+def wide(index, HUGE: tl.constexpr):
+    """Return an index ready to be multiplied by a stride: in 64 bits where any tensor is HUGE, 2³¹ numbers or more."""
+    if HUGE:
+        return tl.full([], 0, tl.int64) + index
+    else:
+        return tl.full([], 0, tl.int32) + index
 
 
 @triton.jit
-def tile_pixels(tile, shape, BM: tl.constexpr, TW: tl.constexpr):
+def divide(n, d, magic, shift, HUGE: tl.constexpr):
+    """Return n // d for 0 ≤ n < 2³¹, by a multiplication: ⌊2n·magic / 2³²⌋ / 2^shift with magic = ⌈2^{31+shift} / d⌉."""
+    if HUGE:
+        return n // d
+    else:
+        factor = (tl.full([], 0, tl.int64) + magic).to(tl.uint32)
+        return (tl.umulhi((2 * n).to(tl.uint32), factor) >> shift).to(tl.int32)
+
+
+@triton.jit
+def tile_pixels(tile, shape, HUGE: tl.constexpr, BM: tl.constexpr, TW: tl.constexpr):
     """Return (image, row, column, in range) of a tile's pixels; out of range they stand on the last pixel.
 
     TW = 0 takes BM pixels in memory order; otherwise the tile is a patch of BM/TW × TW pixels of one image, whose
@@ -74,15 +91,14 @@ def tile_pixels(tile, shape, BM: tl.constexpr, TW: tl.constexpr):
     """
     lane = tl.arange(0, BM)
     if TW == 0:
-        pixel = wide(tile) * BM + lane
-        count = wide(shape.out_height) * shape.out_width * shape.batch
+        pixel = wide(tile, HUGE) * BM + lane
+        count = wide(shape.out_height, HUGE) * shape.out_width * shape.batch
         live = pixel < count
         pixel = tl.minimum(pixel, count - 1)
-        line = pixel // shape.out_width
-        column = (pixel - line * shape.out_width).to(tl.int32)
-        image = line // shape.out_height
-        row = (line - image * shape.out_height).to(tl.int32)
-        return image.to(tl.int32), row, column, live
+        line = divide(pixel, shape.out_width, shape.width_magic, shape.width_shift, HUGE)
+        image = divide(line, shape.out_height, shape.height_magic, shape.height_shift, HUGE)
+        row, column = line - image * shape.out_height, pixel - line * shape.out_width
+        return image.to(tl.int32), row.to(tl.int32), column.to(tl.int32), live
     else:
         TH: tl.constexpr = BM // TW
         across = (shape.out_width + TW - 1) // TW
@@ -95,10 +111,10 @@ def tile_pixels(tile, shape, BM: tl.constexpr, TW: tl.constexpr):
 
 
 @triton.jit
-def place(image, group, row, column, strides):
-    """Return where a field of these strides keeps each pixel's first number: int64 [BM]."""
-    at = image.to(tl.int64) * strides.b + group.to(tl.int64) * strides.g
-    return at + row.to(tl.int64) * strides.y + column.to(tl.int64) * strides.x
+def place(image, group, row, column, strides, HUGE: tl.constexpr):
+    """Return where a field of these strides keeps each pixel's first number: [BM]."""
+    at = wide(image, HUGE) * strides.b + wide(group, HUGE) * strides.g
+    return at + wide(row, HUGE) * strides.y + wide(column, HUGE) * strides.x
 
 
 @triton.jit
@@ -122,10 +138,10 @@ def load_parameters(field, at, strides, drift, drift_at, drift_strides, KIND: tl
 
 
 @triton.jit
-def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr):
+def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr, HUGE: tl.constexpr):
     """Return the p0, p1 of this tap: a deformable support has its own at each."""
     if KIND == "deformable":
-        at = at + wide(tap) * strides.n
+        at = at + wide(tap, HUGE) * strides.n
         p0 = tl.load(field + at)
         p1 = tl.load(field + at + strides.d)
     return p0, p1
@@ -222,24 +238,22 @@ def axis_corners(position, extent, MODE: tl.constexpr):
 
 
 @triton.jit
-def image_start(image, shape, channels):
-    """Return where each pixel's image starts in (B, H, W, C): int64 [BM]."""
-    return wide(image) * shape.height * shape.width * channels
+def image_start(image, shape, channels, HUGE: tl.constexpr):
+    """Return where each pixel's image starts in (B, H, W, C): [BM]."""
+    return wide(image, HUGE) * shape.height * shape.width * channels
 
 
 @triton.jit
 def corner_rows(y0, y1, x0, x1, shape, channels, HUGE: tl.constexpr):
-    """Return where the four corners' channels start in an image (H, W, C): [BM], in 64 bits if images are HUGE."""
-    if HUGE:
-        y0, y1 = y0.to(tl.int64), y1.to(tl.int64)
-    top, bottom = y0 * shape.width, y1 * shape.width
+    """Return where the four corners' channels start in an image (H, W, C): [BM]."""
+    top, bottom = wide(y0, HUGE) * shape.width, wide(y1, HUGE) * shape.width
     return (top + x0) * channels, (top + x1) * channels, (bottom + x0) * channels, (bottom + x1) * channels
 
 
 @triton.jit
 def load_corner(x, start, row, channel, in_range, EVEN: tl.constexpr):
     """Gather one corner's channels: [BM, BK] in float32. EVEN says that all channels are in range."""
-    where = x + start[:, None] + (row[:, None] + channel[None, :])
+    where = x + ((start + row)[:, None] + channel[None, :])
     if EVEN:
         return tl.load(where).to(tl.float32)
     else:

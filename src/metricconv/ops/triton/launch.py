@@ -49,7 +49,8 @@ class Call:
     def shape(self) -> Shape:
         """Return the kernels' sizes."""
         kernel = self.weight.shape[2:]
-        return Shape(self.x.shape[0], *self.x.shape[2:], *self.grid.size, math.prod(kernel), kernel[1])
+        divisors = (number for size in self.grid.size for number in _as_multiplication(size))
+        return Shape(self.x.shape[0], *self.x.shape[2:], *self.grid.size, math.prod(kernel), kernel[1], *divisors)
 
     def channels(self) -> Channels:
         """Return how channels are shared out; channel by channel a span need not keep to a group."""
@@ -63,6 +64,12 @@ class Call:
         """Return the centres of outputs and the reference grid."""
         first = [-(k - 1) / 2 * s for k, s in zip(self.weight.shape[2:], self.spacing, strict=True)]
         return Lattice(*map(float, (*self.stride, *self.grid.origin, *first, *self.spacing)))
+
+    def huge(self) -> bool:
+        """Return whether any tensor is so large that its indices need 64 bits."""
+        out = self.x.shape[0] * self.weight.shape[0] * math.prod(self.grid.size)
+        fields = [t for t in (self.modulation, self.field, self.drift) if t is not None]
+        return max(self.x.numel(), out, self.weight.numel(), *map(_reach, fields), *(t.numel() for t in fields)) >= 2**31
 
     def common(self, how: str) -> dict[str, Any]:
         """Return the arguments that every kernel takes."""
@@ -84,7 +91,7 @@ class Call:
             "MODE": self.padding_mode,
             "HOW": how,
             "PRECISION": _precision(self.x),
-            "HUGE": math.prod(self.x.shape[1:]) >= 2**31,
+            "HUGE": self.huge(),
         }
 
 
@@ -123,7 +130,7 @@ def backward_data(call: Call, grad: Tensor, needs_x: bool, needs_geometry: bool)
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
     exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
-    window = tiles.window(how, shape, call.lattice(), call.padding_mode, exact) if needs_x else "no"
+    window = tiles.window(how, shape, call.padding_mode, exact) if needs_x else "no"
     cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window)
     blocks = math.ceil(channels.span / cut["BK"])
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -212,6 +219,17 @@ def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last:
     if channels_last:
         return x.new_empty((x.shape[0], *size, channels)).permute(0, 3, 1, 2)
     return x.new_empty((x.shape[0], channels, *size))
+
+
+def _reach(t: Tensor) -> int:
+    """Return how far a tensor's last number lies from its first."""
+    return sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+
+
+def _as_multiplication(divisor: int) -> tuple[int, int]:
+    """Return the magic number and the shift by which kernels divide: see ``geometry.divide``."""
+    shift = (divisor - 1).bit_length()
+    return -(-(1 << 31 + shift) // divisor), shift
 
 
 def _by_tap(weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from .forward import Channels
-from .geometry import Lattice, Shape
+from .geometry import Shape
 
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
 _PROGRAMS = 528
@@ -35,18 +35,15 @@ def contraction(channels: Channels) -> str:
 NO_WINDOW = {"WINDOW": "no", "WB": 1, "WH": 1, "WW": 1, "TILES": 1}
 
 
-def window(how: str, shape: Shape, lattice: Lattice, padding_mode: str, exact: bool) -> str:
-    """Return "image", "patch" or "no".
+def window(how: str, shape: Shape, padding_mode: str, exact: bool) -> str:
+    """Return over what the image's gradient is summed in registers (see window.py): "image", or "no".
 
-    A whole image of at most 256 pixels is a window; else a patch, while samples are not expected to leave it (a ball
-    may: its samples outside are added one by one). Exact float32 products are too slow for a large window.
+    Whole images of up to 256 pixels (64 where products are exact float32, or channel by channel: building the weights
+    then costs more than adding in memory). A "patch" of a larger image is right too, and not yet faster.
     """
-    if how == "sum" or (exact and shape.height * shape.width > 64):
-        return "no"
-    if padding_mode == "zeros" and power_of_2(shape.height) * power_of_2(shape.width) <= 256:
-        return "image"
-    near = max(-lattice.first_y, -lattice.first_x) <= 3 and lattice.stride_y == lattice.stride_x == 1
-    return "patch" if near and not exact else "no"
+    largest = 256 if how == "dot" and not exact else 64
+    small = power_of_2(shape.height) * power_of_2(shape.width) <= largest
+    return "image" if how != "sum" and padding_mode == "zeros" and small else "no"
 
 
 def _block(channels: int, smallest: int, largest: int) -> int:
@@ -59,56 +56,60 @@ def _patch(shape: Shape, wide: int) -> int:
     return wide if shape.out_width >= 48 and shape.out_height >= 8 else 0
 
 
+def _few(shape: Shape, channels: Channels, BM: int, num_warps: int) -> dict[str, Any]:
+    """Return tiles with a pixel to a lane, for few channels."""
+    sizes = {"BN": power_of_2(channels.outs_per_group), "BK": power_of_2(channels.span)}
+    return {"BM": BM, **sizes, "TW": _patch(shape, 16), "num_warps": num_warps, "num_stages": 1}
+
+
 def forward(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
     """Return the forward kernel's tiles; ``size`` is the bytes of a number."""
+    if how == "sum":
+        return _few(shape, channels, 128, 4)
+    # Gathered numbers go through the first-level cache: Triton's pipelining (num_stages > 1) would go around it.
     if how == "each":
         block = _block(channels.span, 1, 64)
-        pixels = min(max(4096 // block, 16), 128)
-        return {"BM": pixels, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
-    if how == "sum":
-        sizes = {"BN": power_of_2(channels.outs_per_group), "BK": power_of_2(channels.span)}
-        return {"BM": 128, **sizes, "TW": _patch(shape, 16), "num_warps": 4, "num_stages": 1}
+        BM = min(max(2048 // block, 32), 128)
+        return {"BM": BM, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     BN = _block(channels.outs_per_group, 16, 256 if size == 2 else 128)
     BK = _block(channels.span, 16, 64 if size == 2 else 32)
-    BM = 64 if BN > 128 else 128
-    return {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 16), "num_warps": 4 if BM * BN <= 8192 else 8, "num_stages": 1}
+    BM = 128 if BN == 128 else 64
+    return {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 8), "num_warps": 8 if BN > 64 else 4, "num_stages": 1}
 
 
 def backward_data(how: str, shape: Shape, channels: Channels, size: int, window: str) -> dict[str, Any]:
     """Return the tiles of the kernel for image and geometry."""
     if how == "sum":
-        sizes = {"BN": power_of_2(channels.outs_per_group), "BK": power_of_2(channels.span)}
-        return {"BM": 128, **sizes, "TW": _patch(shape, 16), **NO_WINDOW, "num_warps": 4, "num_stages": 1}
+        return _few(shape, channels, 64, 2) | NO_WINDOW
     if how == "each":
         BN = BK = _block(channels.span, 16 if window != "no" else 1, 32)
     else:
-        BN = _block(channels.outs_per_group, 16, 128 if size == 2 else 32)
-        BK = _block(channels.span, 16, 64)
-    sizes = {"BM": 64, "BN": BN, "BK": BK, "num_warps": 4, "num_stages": 1}
+        BN = _block(channels.outs_per_group, 16, (128 if window == "image" else 64) if size == 2 else 32)
+        BK = _block(channels.span, 16, 64 if window == "image" else 32)
+    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": 4, "num_stages": 1}
     if window == "no":
         return {**sizes, "TW": _patch(shape, 8), **NO_WINDOW}
     if window == "patch":
-        return {**sizes, "TW": 8, "WINDOW": "patch", "WB": 1, "WH": 16, "WW": 16, "TILES": 1, "num_warps": 8}
+        return {**sizes, "TW": 8, "WINDOW": "patch", "WB": 1, "WH": 16, "WW": 16, "TILES": 1}
     height, width = power_of_2(shape.height), power_of_2(shape.width)
-    images = max(64 // (height * width), 1)
-    steps = math.ceil(images * shape.out_height * shape.out_width / 64)
-    warps = 8 if height * width > 64 else 4
-    return {
-        **sizes, "TW": 0, "WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps, "num_warps": warps
-    }
+    BM = 128 if how == "dot" else 64
+    images = max(BM // (height * width), 1)
+    steps = math.ceil(images * shape.out_height * shape.out_width / BM)
+    whole = {"WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
+    return {**sizes, "BM": BM, "TW": 0, **whole, "num_warps": 8 if how == "dot" else 4}
 
 
 def backward_weight(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
     """Return the tiles of the kernel for the weights."""
+    if how == "sum":
+        return _few(shape, channels, 256, 4)
     if how == "each":
         block = _block(channels.span, 1, 32)
-        return {"BM": 64, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
-    if how == "sum":
-        sizes = {"BN": power_of_2(channels.outs_per_group), "BK": power_of_2(channels.span)}
-        return {"BM": 256, **sizes, "TW": _patch(shape, 16), "num_warps": 4, "num_stages": 1}
+        return {"BM": 64, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 8, "num_stages": 1}
     BN = _block(channels.outs_per_group, 16, 128 if size == 2 else 64)
-    BK = _block(channels.span, 16, 64 if size == 2 else 32)
-    return {"BM": 64, "BN": BN, "BK": BK, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
+    BK = _block(channels.span, 16, 128 if size == 2 else 32)
+    sizes = {"BM": 128 if size == 2 else 64, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
+    return {**sizes, "num_warps": 8 if BN * BK > 8192 else 4, "num_stages": 1}
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:

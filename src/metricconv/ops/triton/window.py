@@ -41,12 +41,20 @@ def window_weights(y, x, m, image, inside, WB: tl.constexpr, WH: tl.constexpr, W
 
 @triton.jit
 def window_rows(
-    first_image, first_y, first_x, shape, MODE: tl.constexpr, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr
+    first_image,
+    first_y,
+    first_x,
+    shape,
+    MODE: tl.constexpr,
+    HUGE: tl.constexpr,
+    WB: tl.constexpr,
+    WH: tl.constexpr,
+    WW: tl.constexpr,
 ):
-    """Return which row of an image (B·H·W, C) each pixel of the window is, int64 [BW], and where it is one at all."""
+    """Return which row of an image (B·H·W, C) each pixel of the window is, [BW], and where it is one at all."""
     pixel = tl.arange(0, WB * WH * WW)
     image = first_image + pixel // (WH * WW)
     y, counts_y = fold(first_y + pixel // WW % WH, shape.height, MODE)
     x, counts_x = fold(first_x + pixel % WW, shape.width, MODE)
-    row = (wide(image) * shape.height + y) * shape.width + x
+    row = (wide(image, HUGE) * shape.height + y) * shape.width + x
     return row, (counts_y * counts_x > 0) & (image < shape.batch)

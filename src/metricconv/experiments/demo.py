@@ -1,0 +1,183 @@
+"""A first look: one noisy photograph, denoised by means over seven supports, with no learning.
+
+Every filter takes the mean of 11 × 11 samples a pixel; they differ only in where these lie. The command writes a
+picture, with unit balls drawn over the noisy image, and a table of how near each result is to the clean photograph:
+
+    python -m metricconv.experiments.demo --output results/demo
+"""
+
+import argparse
+import csv
+import dataclasses
+import importlib.metadata
+import io
+import itertools
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import rich.console
+import rich.table
+import skimage
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon
+
+from .. import __version__
+from ..filters import box_filter, dilated_filter, interpolated_filter, random_deformable_filter, tangent_filter
+from ..metrics import Metric, gradient_metric
+from ..stencils import polar
+
+SAMPLES = 11
+SIGMA = 0.1
+
+# The paper's metric, at a scale at which the noise has fewer edges of its own than in a 3×3 Sobel filter.
+GRADIENT = partial(gradient_metric, iota=0.15, alpha=20.0, scale=1.5)
+GRADIENT_WITH_DRIFT = partial(GRADIENT, eps_omega=0.5)
+
+METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "box 11 × 11": partial(box_filter, size=SAMPLES),
+    "dilated by 3": partial(dilated_filter, size=SAMPLES, dilation=3),
+    "random deformable": partial(random_deformable_filter, size=SAMPLES, seed=0),
+    "interpolated 5 × 5": partial(interpolated_filter, samples=SAMPLES, size=5),
+    "gradient metric": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT),
+    "gradient with drift": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT_WITH_DRIFT),
+    "edge metric": partial(tangent_filter, samples=SAMPLES, metric="edge"),
+}
+
+# The part of the photograph that is shown, in fractions of its side: rows, then columns.
+_SHOWN = (0.12, 0.52), (0.30, 0.70)
+# Two of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
+_BALL, _PIXEL = "#E69F00", "#56B4E9"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One denoised image, and what it took."""
+
+    method: str
+    image: np.ndarray
+    psnr: float
+    seconds: float
+
+
+def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
+    """Denoise scikit-image's photograph at size × size pixels and write ``comparison.png`` and ``psnr.csv``."""
+    if size < 16:
+        raise ValueError(f"`size` (={size}) must be at least 16 pixels")
+    clean = skimage.transform.resize(skimage.data.camera(), (size, size), anti_aliasing=True).astype(np.float32)
+    noise = np.random.default_rng(seed).normal(0.0, SIGMA, clean.shape).astype(np.float32)
+    noisy = clean + noise
+    box_filter(noisy)  # so that the first method is not charged for what torch does once
+    results = [Result("noisy", noisy, _psnr(clean, noisy), 0.0)]
+    for method, denoise in METHODS.items():
+        start = time.perf_counter()
+        image = denoise(noisy)
+        results.append(Result(method, image, _psnr(clean, image), time.perf_counter() - start))
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output / "comparison.png", _picture(noisy, results))
+    _write(output / "psnr.csv", _csv(results, size, seed))
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the demonstration and print its table."""
+    parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.demo", description="Denoise a photograph.")
+    parser.add_argument("--output", type=Path, default=Path("results/demo"), help="folder to write to (%(default)s)")
+    parser.add_argument("--size", type=int, default=256, help="side of the photograph in pixels (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise (%(default)s)")
+    options = parser.parse_args(arguments)
+    results = run(options.output, options.size, options.seed)
+    table = rich.table.Table(title=f"{SAMPLES} × {SAMPLES} samples a pixel, σ = {SIGMA}")
+    table.add_column("support")
+    table.add_column("PSNR (dB)", justify="right")
+    table.add_column("seconds", justify="right")
+    best = max(r.psnr for r in results)
+    for r in results:
+        seconds = f"{r.seconds:.2f}" if r.seconds else ""
+        table.add_row(r.method, f"{r.psnr:.2f}", seconds, style="bold" if r.psnr == best else "")
+    console = rich.console.Console()
+    console.print(table)
+    console.print(f"wrote {options.output / 'comparison.png'} and {options.output / 'psnr.csv'}")
+
+
+def _psnr(clean: np.ndarray, image: np.ndarray) -> float:
+    return float(skimage.metrics.peak_signal_noise_ratio(clean, image, data_range=1.0))
+
+
+def _picture(noisy: np.ndarray, results: Sequence[Result]) -> bytes:
+    """Draw unit balls over the noisy image, large, and beside it two rows of what each filter makes of it, as PNG."""
+    columns = (len(results) + 1) // 2
+    # In inches: the large panel ends flush with both rows, as it is as high as these and the titles between them.
+    side, title, gap = 1.8, 0.46, 0.1
+    large = 2 * side + title
+    width, height = large + columns * (side + gap), large + title
+    figure = Figure(figsize=(width + 2 * gap, height + 2 * gap), dpi=160)
+    rows, cols = (slice(*(round(edge * len(noisy)) for edge in part)) for part in _SHOWN)
+
+    def panel(x: float, y: float, side: float, image: np.ndarray, label: str, weight: str = "normal") -> Axes:
+        place = (x + gap) / (width + 2 * gap), (y + gap) / (height + 2 * gap)
+        axes = figure.add_axes((*place, side / (width + 2 * gap), side / (height + 2 * gap)), xticks=[], yticks=[])
+        axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set(xlim=(cols.start - 0.5, cols.stop - 0.5), ylim=(rows.stop - 0.5, rows.start - 0.5))
+        axes.set_title(label, fontsize=11, fontweight=weight, pad=4)
+        return axes
+
+    balls = panel(0, 0, large, noisy, "unit balls of the gradient metric with drift,\nover the noisy image")
+    _draw_balls(balls, GRADIENT_WITH_DRIFT(torch.from_numpy(noisy)[None, None]), rows, cols)
+    best = max(r.psnr for r in results)
+    for n, r in enumerate(results):
+        x, y = large + gap + n % columns * (side + gap), (1 - n // columns) * (side + title)
+        panel(x, y, side, r.image, f"{r.method}\n{r.psnr:.1f} dB", "bold" if r.psnr == best else "normal")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _draw_balls(axes: Axes, metric: Metric, rows: slice, cols: slice) -> None:
+    """Outline the unit balls of pixels an eighth of the view apart, and mark the pixels."""
+    outlines = metric.unit_vectors(polar(64).directions[:64])[0, 0]  # [64, (y, x), H, W]
+    places = (np.arange(8) + 0.5) / 8
+    lattice = (part.start + places * (part.stop - part.start) for part in (rows, cols))
+    for y, x in itertools.product(*(along.astype(int).tolist() for along in lattice)):
+        outline = outlines[:, :, y, x].flip(1) + torch.tensor([x, y])
+        axes.add_patch(Polygon(outline.tolist(), facecolor=to_rgba(_BALL, 0.35), edgecolor=_BALL, linewidth=1.3))
+        axes.plot(x, y, ".", color=_PIXEL, markersize=5)
+
+
+def _csv(results: Sequence[Result], size: int, seed: int) -> bytes:
+    """Write one line a method, with what is needed to compare it with another run."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    versions = {
+        "metricconv": __version__,
+        "torch": torch.__version__,
+        "scikit-image": importlib.metadata.version("scikit-image"),
+        "python": platform.python_version(),
+    }
+    table.writerow(["method", "samples", "psnr", "seconds", "size", "sigma", "seed", "threads", *versions])
+    for r in results:
+        samples = SAMPLES**2 if r.seconds else 1
+        row = [r.method, samples, f"{r.psnr:.4f}", f"{r.seconds:.4f}", size, SIGMA, seed, torch.get_num_threads()]
+        table.writerow([*row, *versions.values()])
+    return text.getvalue().encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file in one move, so that no reader ever sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Networks of metric convolutions leave PyTorch: torch.export and ONNX, with sizes that vary."""
+
+import pytest
+import torch
+from torch import nn
+
+from layers import stir
+from metricconv.nn import MetricConv2d
+
+SIZES = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim("height", min=4), 3: torch.export.Dim("width", min=4)}
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    return stir(
+        nn.Sequential(
+            MetricConv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            MetricConv2d(8, 4, 3, stride=2, padding=1, metric_groups=2, modulation=True, parametrisation="cholesky"),
+        )
+    ).eval()
+
+
+def test_exported_network_takes_any_batch_and_size(network):
+    program = torch.export.export(network, (torch.randn(2, 3, 10, 12),), dynamic_shapes=(SIZES,))
+    x = torch.randn(3, 3, 17, 9)
+    torch.testing.assert_close(program.module()(x), network(x))
+
+
+def test_onnx_network_takes_any_batch_and_size_and_gives_the_same(network, tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    path = str(tmp_path / "network.onnx")
+    program = torch.onnx.export(
+        network, (torch.randn(2, 3, 10, 12),), dynamo=True, opset_version=20, dynamic_shapes=(SIZES,), verbose=False
+    )
+    program.save(path)
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for size in ((1, 3, 16, 16), (3, 3, 17, 9)):
+        x = torch.randn(size)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), network(x).detach(), atol=1e-4, rtol=1e-4)
