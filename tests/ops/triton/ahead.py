@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import triton
-from ops.triton.cases import Case
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -15,6 +14,7 @@ from metricconv.ops import functional
 from metricconv.ops.problem import Problem
 from metricconv.ops.triton import launch
 from metricconv.ops.triton import run as engine_run
+from ops.triton.cases import Case
 
 _TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64"}
 _OPTIONS = ("num_warps", "num_stages")

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from ops.triton.cases import KINDS, MODES, Case, check
 
 import metricconv as mc
+from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import library, tiles
+from ops.triton.cases import KINDS, MODES, Case, check
+from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")
 TOLERANCE = 2e-5
@@ -127,3 +129,19 @@ def test_auto_takes_the_kernels() -> None:
     support = mc.TangentBall(mc.Randers(tensors["M"], tensors["omega"]), mc.stencils.onion(3))
     problem = functional.Problem(tensors["input"], support, tensors["weight"], None, (1, 1), (1, 1), 1, None, "zeros")
     assert functional.choose_backend(problem) is functional.BACKENDS["triton"]
+
+
+@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # NumPy's, which plays the GPU here
+def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
+    check_parametrisation(parametrisation)
+
+
+@pytest.mark.parametrize(("backend", "calls"), [("auto", 1), ("triton", 1), ("reference", 0)])
+def test_layers_take_the_fused_parametrisation_unless_they_ask_for_the_reference(
+    backend: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(parametrise, "FUSED", [lambda *call: seen.append(call)])
+    mc.nn.MetricConv2d(4, 4, 1, backend=backend)(torch.randn(1, 4, 2, 2))
+    assert len(seen) == calls

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+
 from ops.triton.cases import Case
 
 pytest.importorskip("triton")
 
-from ops.triton.ahead import build, launches_of  # noqa: E402
+from ops.triton.ahead import build, launches_of
 
 CASES = {
     "dense": Case(channels=(64, 128), size=(28, 28), dtype=torch.bfloat16, layout="channels_last"),

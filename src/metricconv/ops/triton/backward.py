@@ -182,7 +182,7 @@ def backward_data_kernel(
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x + dx, shape.width, MODE)
-            r00, r01, r10, r11 = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
+            rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             m = tl.full([BM], 1.0, tl.float32)
             if MODULATED:
                 m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
@@ -205,10 +205,10 @@ def backward_data_kernel(
                     g = contract(g, gy, w, HOW, PRECISION)
 
             if MOVES:
-                q00 = tl.sum(g * load_corner(x, start, r00, c, in_span, EVEN), 1)  # [BM]
-                q01 = tl.sum(g * load_corner(x, start, r01, c, in_span, EVEN), 1)
-                q10 = tl.sum(g * load_corner(x, start, r10, c, in_span, EVEN), 1)
-                q11 = tl.sum(g * load_corner(x, start, r11, c, in_span, EVEN), 1)
+                q00 = tl.sum(g * load_corner(x, start, rows[0], c, in_span, EVEN), 1)  # [BM]
+                q01 = tl.sum(g * load_corner(x, start, rows[1], c, in_span, EVEN), 1)
+                q10 = tl.sum(g * load_corner(x, start, rows[2], c, in_span, EVEN), 1)
+                q11 = tl.sum(g * load_corner(x, start, rows[3], c, in_span, EVEN), 1)
                 to_y = m * (vy0 * (wx0 * q00 + wx1 * q01) + vy1 * (wx0 * q10 + wx1 * q11))
                 to_x = m * (vx0 * (wy0 * q00 + wy1 * q10) + vx1 * (wy0 * q01 + wy1 * q11))
                 if KIND == "deformable":
@@ -225,7 +225,7 @@ def backward_data_kernel(
             weights = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
             if WINDOW == "no":
                 if SCATTER != "no":
-                    scatter_corners(grad_x, start, (r00, r01, r10, r11), weights, c, g, live, in_span, factor, SCATTER)
+                    scatter_corners(grad_x, start, rows, weights, c, g, live, in_span, factor, SCATTER)
             else:
                 at_y = tl.minimum(tl.maximum(centre_y + dy, -FARTHEST), FARTHEST) - first_y
                 at_x = tl.minimum(tl.maximum(centre_x + dx, -FARTHEST), FARTHEST) - first_x
@@ -237,7 +237,7 @@ def backward_data_kernel(
                 if WINDOW == "patch":  # what leaves the window is added on its own
                     stray = live & (inside == 0) & ((wy0 + wy1) * (wx0 + wx1) != 0)
                     if tl.max(stray.to(tl.int32), 0) > 0:
-                        scatter_corners(grad_x, start, (r00, r01, r10, r11), weights, c, g, stray, in_span, factor, SCATTER)
+                        scatter_corners(grad_x, start, rows, weights, c, g, stray, in_span, factor, SCATTER)
 
         if MOVES:
             if KIND == "ball" or KIND == "shifted" or KIND == "dilated":
@@ -251,13 +251,13 @@ def backward_data_kernel(
                     deposit(to_drift + grad_drift_strides.n, g4, live, DEPOSIT)
 
     if WINDOW != "no":
-        rows, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
+        pixels, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
         mask = counts[:, None] & in_span[None, :]
         if WINDOW == "image":
-            where = grad_x + (rows * channels.ins)[:, None] + c[None, :]
+            where = grad_x + (pixels * channels.ins)[:, None] + c[None, :]
             tl.store(where, window.to(grad_x.dtype.element_ty), mask=mask)
         else:
-            scatter(grad_x, rows * channels.ins, tl.zeros_like(rows), c, window, mask, factor, SCATTER)
+            scatter(grad_x, pixels * channels.ins, tl.zeros_like(pixels), c, window, mask, factor, SCATTER)
 
 
 @triton.jit

@@ -167,5 +167,6 @@ def forward_kernel(
 
     if BIASED:
         acc += tl.load(bias + outs, mask=in_outs, other=0.0).to(tl.float32)[None, :]
-    to = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
+    pixel = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
+    to = pixel[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
     tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None] & in_outs[None, :])

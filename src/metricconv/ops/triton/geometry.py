@@ -74,7 +74,7 @@ def wide(index, HUGE: tl.constexpr):
 
 @triton.jit
 def divide(n, d, magic, shift, HUGE: tl.constexpr):
-    """Return n // d for 0 ≤ n < 2³¹, by a multiplication: ⌊2n·magic / 2³²⌋ / 2^shift with magic = ⌈2^{31+shift} / d⌉."""
+    """Return n // d for 0 ≤ n < 2³¹, by a multiplication: ⌊2n·magic / 2³²⌋ / 2^shift, magic = ⌈2^{31+shift} / d⌉."""
     if HUGE:
         return n // d
     else:

@@ -49,8 +49,10 @@ class Call:
     def shape(self) -> Shape:
         """Return the kernels' sizes."""
         kernel = self.weight.shape[2:]
-        divisors = (number for size in self.grid.size for number in _as_multiplication(size))
-        return Shape(self.x.shape[0], *self.x.shape[2:], *self.grid.size, math.prod(kernel), kernel[1], *divisors)
+        batch, _, height, width = self.x.shape
+        rows, columns = self.grid.size
+        sizes = (batch, height, width, rows, columns, math.prod(kernel), kernel[1])
+        return Shape(*sizes, *_as_multiplication(rows), *_as_multiplication(columns))
 
     def channels(self) -> Channels:
         """Return how channels are shared out; channel by channel a span need not keep to a group."""
@@ -69,7 +71,8 @@ class Call:
         """Return whether any tensor is so large that its indices need 64 bits."""
         out = self.x.shape[0] * self.weight.shape[0] * math.prod(self.grid.size)
         fields = [t for t in (self.modulation, self.field, self.drift) if t is not None]
-        return max(self.x.numel(), out, self.weight.numel(), *map(_reach, fields), *(t.numel() for t in fields)) >= 2**31
+        sizes = [self.x.numel(), out, self.weight.numel(), *(t.numel() for t in fields), *map(_reach, fields)]
+        return max(sizes) >= 2**31
 
     def common(self, how: str) -> dict[str, Any]:
         """Return the arguments that every kernel takes."""
@@ -211,7 +214,8 @@ def backward_weight(call: Call, grad: Tensor) -> Tensor:
             STEPS=steps,
             **cut,
         )
-    return _total(sums).to(call.weight.dtype).permute(0, 3, 1, 2)
+    total = sums[0] if sums.shape[0] == 1 else sums.sum(0)
+    return total.to(call.weight.dtype).permute(0, 3, 1, 2)
 
 
 def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last: bool) -> Tensor:

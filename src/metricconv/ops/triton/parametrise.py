@@ -224,8 +224,6 @@ def backward_kernel(
             tl.store(to + 4 * pixels, in_s * g_scale * (high - low) * unit_s * (1 - unit_s), live)
 
 
-
-
 @torch.library.custom_op("metricconv::parametrise", mutates_args=())
 def _forward(
     raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool

@@ -1,7 +1,7 @@
 """Scattering as a matrix product: a tile's gradient is summed in registers over a window of the image.
 
-Sample p of a tile adds hat(w_y − y_p)·hat(w_x − x_p)·g_p to pixel w. With S [BW, BM] these weights, the window's gradient
-is Σ_taps S g on the tensor cores; it is written once, where plain scattering would add four corners for every tap.
+Sample p of a tile adds hat(w_y − y_p)·hat(w_x − x_p)·g_p to pixel w. With S [BW, BM] these weights, the gradient of the
+window is Σ_taps S g on the tensor cores; it is written once, where plain scattering adds four corners for every tap.
 A window of BW = WB·WH·WW pixels is either a patch of one image, around a patch of output pixels ("patch"), or WB whole
 images ("image"), whose gradient then needs no addition in memory at all.
 """

@@ -1,0 +1,29 @@
+"""Compares the fused parametrisation with its formulas: shared by the interpreter's tests and the GPU's."""
+
+import torch
+
+from metricconv.metrics import Cholesky, Parametrisation, Spectral6, Spectral7
+
+PARAMETRISATIONS: list[Parametrisation] = [
+    kind(eps_omega=eps_omega, detach_factor=detached)
+    for kind in (Cholesky, Spectral6, Spectral7)
+    for eps_omega, detached in ((0.3, False), (0.3, True), (1.0, False))
+]
+
+
+def check_parametrisation(parametrisation: Parametrisation, device: str = "cpu") -> None:
+    """Assert equal metrics and gradients at ordinary numbers, finite ones at extremes, from a strided input."""
+    from metricconv.ops.triton.parametrise import parametrise
+
+    raw = torch.randn(2, 3, 5, 7, parametrisation.channels, device=device).movedim(-1, 2)  # channels last
+    raw[0, 0, :, 0, :4] = torch.tensor([0.0, 1e30, -3e38, 1e-40], device=device)
+    plain, fused = raw.clone().requires_grad_(), raw.detach().requires_grad_()
+    metric, found = parametrisation.formula(plain), parametrise(parametrisation, fused)
+    assert found is not None and type(found) is type(metric)
+    for name, tensor in metric.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-4, atol=1e-5)
+    gradients = [torch.randn_like(t) for t in metric.tensors().values()]
+    (expected,) = torch.autograd.grad(list(metric.tensors().values()), plain, gradients)
+    (gradient,) = torch.autograd.grad(list(found.tensors().values()), fused, gradients)
+    assert torch.isfinite(gradient).all()
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)

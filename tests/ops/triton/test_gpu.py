@@ -1,0 +1,195 @@
+"""The kernels on a GPU against the reference in float64: every kind, dtype, regime, padding mode and layout."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import metricconv as mc
+from ops.triton.cases import KINDS, MODES, Case, check, outcome
+from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]
+TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+DTYPES = list(TOLERANCES)
+REGIMES = {
+    "dense": Case(channels=(64, 48), size=(19, 70)),
+    "dense, whole images": Case(channels=(33, 130), size=(8, 7), batch=5),
+    "dense, larger whole images": Case(channels=(48, 80), size=(14, 15), stride=2),
+    "dense in groups": Case(channels=(36, 40), groups=2, metric_groups=3, size=(9, 17), modulated=True),
+    "many output channels": Case(channels=(20, 300), size=(13, 11)),
+    "many channels": Case(channels=(520, 24), size=(9, 8)),
+    "depthwise": Case(channels=(24, 24), groups=24, metric_groups=2, size=(21, 59), modulated=True),
+    "depthwise, whole images": Case(channels=(40, 40), groups=40, size=(7, 7), modulated=True),
+    "depthwise, two of each": Case(channels=(6, 12), groups=6, size=(9, 8)),
+    "few channels": Case(channels=(3, 5), size=(33, 70)),
+    "one channel": Case(channels=(1, 1), size=(40, 64), kernel=(7, 7), padding=3, modulated=True),
+    "one dimension": Case(channels=(16, 16), size=(40,), kernel=(3,)),
+    "no bias, constant": Case(channels=(16, 16), size=(12, 13), biased=False, constant=True),
+    "strides and dilation": Case(
+        channels=(6, 4), size=(15, 14), stride=(2, 1), dilation=(1, 2), kernel=(3, 3), padding=2
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_and_padding_modes(kind: str, mode: str, dtype: torch.dtype) -> None:
+    case = Case(kind=kind, mode=mode, channels=(20, 24), size=(13, 11), modulated=mode in ("zeros", "reflect"))
+    check(dataclasses.replace(case, dtype=dtype), TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("regime", REGIMES)
+def test_regimes(regime: str, dtype: torch.dtype) -> None:
+    check(dataclasses.replace(REGIMES[regime], dtype=dtype), TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided"])
+def test_layouts(layout: str) -> None:
+    case = Case(channels=(32, 16), size=(20, 50), layout=layout, dtype=torch.bfloat16)
+    check(case, 1e-2, "cuda")
+    tensors, run = case.make("cuda")
+    channels_last = run(tensors, backend="triton").is_contiguous(memory_format=torch.channels_last)
+    assert channels_last == (layout == "channels_last")
+
+
+def test_tf32_is_used_only_where_torch_is_told_to() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        for precision, low, high in (("ieee", 0, 1e-5), ("tf32", 1e-5, 3e-3)):
+            torch.backends.cuda.matmul.fp32_precision = precision
+            tensors, run = Case(channels=(256, 64), size=(16, 16)).make("cuda")
+            exact = run({n: t.double() for n, t in tensors.items()}, backend="reference")
+            error = (run(tensors, backend="triton") - exact).norm() / exact.norm()
+            assert low <= error < high, precision
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("radius", [1000.0, 1e-3])
+@pytest.mark.parametrize("mode", ["zeros", "circular"])
+def test_balls_of_any_size(radius: float, mode: str) -> None:
+    # Positions a thousand pixels away keep 2⁻¹⁴ of a pixel in float32: the bar is theirs.
+    check(Case(channels=(16, 16), radius=radius, mode=mode, size=(9, 9)), 1e-2 if radius > 1 else 1e-4, "cuda")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_pixel_images(mode: str) -> None:
+    check(Case(size=(1, 1), mode=mode), 1e-4, "cuda")
+
+
+def test_batch_of_none() -> None:
+    tensors, run = Case(batch=0).make("cuda")
+    y = run({name: t.requires_grad_() for name, t in tensors.items()}, backend="triton")
+    y.sum().backward()
+    assert y.shape == (0, 4, 5, 4) and not tensors["weight"].grad.any()
+
+
+@pytest.mark.parametrize("regime", ["dense", "dense, whole images", "depthwise", "one channel"])
+def test_deterministic_mode_gives_the_same_bits(regime: str) -> None:
+    tensors, run = REGIMES[regime].make("cuda")
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (outcome(run, tensors, backend="triton") for _ in range(2))
+        check(REGIMES[regime], 1e-4, "cuda")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize("regime", ["dense", "depthwise"])
+def test_compiled_in_one_graph(regime: str) -> None:
+    tensors, run = REGIMES[regime].make("cuda")
+    compiled = torch.compile(lambda t, **options: run(t, **options), fullgraph=True)
+    eager, traced = outcome(run, tensors, backend="triton"), outcome(compiled, tensors, backend="triton")
+    for name in eager:
+        torch.testing.assert_close(traced[name], eager[name], rtol=1e-3, atol=1e-3)
+
+
+def test_captured_in_a_cuda_graph() -> None:
+    tensors, run = REGIMES["dense"].make("cuda")
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+
+    def step() -> tuple[torch.Tensor, ...]:
+        y = run(leaves, backend="triton")
+        return y, *torch.autograd.grad(y, list(leaves.values()), torch.ones_like(y))
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        expected = step()  # compiles; a capture may not
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for t in found:
+        t.detach().zero_()
+    graph.replay()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_nothing_waits_for_the_device() -> None:
+    tensors, run = REGIMES["dense"].make("cuda")
+    outcome(run, tensors, backend="triton")  # compiles, copies the stencil
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    upstream = torch.ones_like(run(leaves, backend="triton"))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.autograd.grad(run(leaves, backend="triton"), list(leaves.values()), upstream)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_auto_takes_the_kernels_under_autocast() -> None:
+    tensors, run = Case(channels=(16, 16), size=(12, 12)).make("cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        y = run(tensors)
+    assert y.dtype == torch.bfloat16
+    expected = run(tensors, backend="reference")
+    assert (y - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.slow
+def test_more_than_two_to_the_31_numbers() -> None:
+    side = 46400  # 46400² > 2³¹
+    x = torch.zeros(1, 1, side, side, device="cuda", dtype=torch.float16)
+    x[..., -3:, -3:] = torch.arange(9.0, device="cuda").view(3, 3)
+    weight = torch.ones(1, 1, 1, 1, device="cuda", dtype=torch.float16)
+    y = mc.support_conv(x, mc.Grid(1), weight, backend="triton")
+    assert torch.equal(y[..., -3:, -3:], x[..., -3:, -3:])
+
+
+@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
+def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
+    check_parametrisation(parametrisation, "cuda")
+
+
+def test_a_fused_network_trains_as_the_reference_does() -> None:
+    """The convergence twin: the same small network, 100 steps, with either engine."""
+
+    def losses(backend: str) -> list[float]:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(
+            mc.nn.MetricConv2d(3, 16, 3, padding=1, backend=backend),
+            torch.nn.ReLU(),
+            mc.nn.MetricConv2d(16, 16, 3, stride=2, padding=1, metric_groups=2, backend=backend),
+            torch.nn.ReLU(),
+            mc.nn.MetricConv2d(16, 4, 3, padding=1, modulation=True, backend=backend),
+        ).cuda()
+        optimiser = torch.optim.SGD(mc.nn.param_groups(network, lr=0.05), momentum=0.9)
+        x, target = torch.randn(8, 3, 16, 16, device="cuda"), torch.randn(8, 4, 8, 8, device="cuda")
+        found = []
+        for _ in range(100):
+            optimiser.zero_grad()
+            loss = torch.nn.functional.mse_loss(network(x), target)
+            loss.backward()
+            optimiser.step()
+            found.append(loss.item())
+        return found
+
+    fused, reference = losses("triton"), losses("reference")
+    assert reference[-1] < 0.97 * reference[0]
+    assert max(abs(a - b) / b for a, b in zip(fused, reference, strict=True)) < 0.02
