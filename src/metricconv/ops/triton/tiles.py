@@ -11,7 +11,7 @@ from .forward import Channels
 from .geometry import Shape
 
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
-_PROGRAMS = 528
+_PROGRAMS = 1056
 
 
 def power_of_2(n: int) -> int:
@@ -35,15 +35,16 @@ def contraction(channels: Channels) -> str:
 NO_WINDOW = {"WINDOW": "no", "WB": 1, "WH": 1, "WW": 1, "TILES": 1}
 
 
-def window(how: str, shape: Shape, padding_mode: str, exact: bool) -> str:
-    """Return over what the image's gradient is summed in registers (see window.py): "image", or "no".
+def window(how: str, shape: Shape, padding_mode: str, size: int, exact: bool) -> str:
+    """Return over what the image's gradient is summed in registers (see window.py): "image", "patch" or "no".
 
     Whole images of up to 256 pixels (64 where products are exact float32, or channel by channel: building the weights
-    then costs more than adding in memory). A "patch" of a larger image is right too, and not yet faster.
+    then costs more than adding in memory); patches of larger ones where a product is cheap, in half precision.
     """
     largest = 256 if how == "dot" and not exact else 64
-    small = power_of_2(shape.height) * power_of_2(shape.width) <= largest
-    return "image" if how != "sum" and padding_mode == "zeros" and small else "no"
+    if how != "sum" and padding_mode == "zeros" and power_of_2(shape.height) * power_of_2(shape.width) <= largest:
+        return "image"
+    return "patch" if how == "dot" and size == 2 else "no"
 
 
 def _block(channels: int, smallest: int, largest: int) -> int:
@@ -77,7 +78,9 @@ def forward(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, 
     return {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 8), "num_warps": 8 if BN > 64 else 4, "num_stages": 1}
 
 
-def backward_data(how: str, shape: Shape, channels: Channels, size: int, window: str) -> dict[str, Any]:
+def backward_data(
+    how: str, shape: Shape, channels: Channels, size: int, window: str, geometry_only: bool
+) -> dict[str, Any]:
     """Return the tiles of the kernel for image and geometry."""
     if how == "sum":
         return _few(shape, channels, 64, 2) | NO_WINDOW
@@ -85,8 +88,9 @@ def backward_data(how: str, shape: Shape, channels: Channels, size: int, window:
         BN = BK = _block(channels.span, 16 if window != "no" else 1, 32)
     else:
         BN = _block(channels.outs_per_group, 16, (128 if window == "image" else 64) if size == 2 else 32)
-        BK = _block(channels.span, 16, 64 if window == "image" else 32)
-    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": 4, "num_stages": 1}
+        BK = _block(channels.span, 16, 32 if window == "no" and not (geometry_only and size == 2) else 64)
+    warps = 8 if geometry_only and BK == 64 else 4
+    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": warps, "num_stages": 1}
     if window == "no":
         return {**sizes, "TW": _patch(shape, 8), **NO_WINDOW}
     if window == "patch":
@@ -106,10 +110,10 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int) -> di
     if how == "each":
         block = _block(channels.span, 1, 32)
         return {"BM": 64, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 8, "num_stages": 1}
-    BN = _block(channels.outs_per_group, 16, 128 if size == 2 else 64)
+    BN = _block(channels.outs_per_group, 16, 256 if size == 2 else 64)
     BK = _block(channels.span, 16, 128 if size == 2 else 32)
-    sizes = {"BM": 128 if size == 2 else 64, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
-    return {**sizes, "num_warps": 8 if BN * BK > 8192 else 4, "num_stages": 1}
+    sizes = {"BM": 64, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
+    return {**sizes, "num_warps": 8 if BN * BK > 16384 else 4, "num_stages": 1}
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:

@@ -24,10 +24,13 @@ def image_pixels(first_image, step, shape, BM: tl.constexpr, WB: tl.constexpr):
 
 
 @triton.jit
-def window_weights(y, x, m, image, inside, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, BM: tl.constexpr):
+def window_weights(
+    y, x, m, image, inside, DTYPE: tl.constexpr, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, BM: tl.constexpr
+):
     """Return S [BW, BM], for samples at (y, x) of a window, in image number ``image`` of it, times m.
 
-    The weights are products of a row's and a column's, so few of them are computed: [WB·WH, BM] and [WW, BM].
+    The weights are products of a row's and a column's, so few of them are computed, [WB·WH, BM] and [WW, BM]; these are
+    rounded to the product's dtype before they meet, which halves the work of building S.
     """
     line = tl.arange(0, WB * WH)
     hat_y = tl.maximum(1 - tl.abs(y[None, :] - (line % WH)[:, None].to(tl.float32)), 0.0)  # [WB·WH, BM]
@@ -36,7 +39,7 @@ def window_weights(y, x, m, image, inside, WB: tl.constexpr, WH: tl.constexpr, W
         counts = counts & ((line // WH)[:, None] == image[None, :])
     hat_y = tl.where(counts, hat_y * m[None, :], 0.0)
     hat_x = tl.maximum(1 - tl.abs(x[None, :] - tl.arange(0, WW)[:, None].to(tl.float32)), 0.0)  # [WW, BM]
-    return tl.reshape(hat_y[:, None, :] * hat_x[None, :, :], (WB * WH * WW, BM))
+    return tl.reshape(hat_y.to(DTYPE)[:, None, :] * hat_x.to(DTYPE)[None, :, :], (WB * WH * WW, BM))
 
 
 @triton.jit
