@@ -94,11 +94,11 @@ def _conv2d(shape: Shape, t: Inputs) -> Tensor:
 
 
 def _metric(shape: Shape, device: str) -> Inputs:
-    """Balls about as large as the ordinary kernel's grid, somewhat anisotropic and asymmetric."""
+    """Balls about as large as the ordinary kernel's grid, but at most 5 pixels, somewhat anisotropic and asymmetric."""
     size = (shape.batch, shape.metric_groups)
     field = (shape.height, shape.width)
     numbers = torch.randn(*size, 7, *field, device=device) * 0.5
-    metric = mc.metrics.Spectral7(eps_omega=0.5)(numbers).scaled(max(shape.kernel // 2, 1))
+    metric = mc.metrics.Spectral7(eps_omega=0.5)(numbers).scaled(min(max(shape.kernel // 2, 1), 5))
     return metric.tensors()
 
 

@@ -17,7 +17,7 @@ class Timing:
     megabytes: float
 
 
-def measure(call: Callable[[], object], *, graph: bool, seconds: float = 0.3) -> Timing:
+def measure(call: Callable[[], object], *, graph: bool, seconds: float = 0.1) -> Timing:
     """Time ``call``; with ``graph`` it is captured once and replayed, so that only the GPU's own time counts."""
     for _ in range(3):
         call()

@@ -87,10 +87,9 @@ def backward_data(
     if how == "each":
         BN = BK = _block(channels.span, 16 if window != "no" else 1, 32)
     else:
-        BN = _block(channels.outs_per_group, 16, (128 if window == "image" else 64) if size == 2 else 32)
+        BN = _block(channels.outs_per_group, 16, (64 if window == "no" else 128) if size == 2 else 32)
         BK = _block(channels.span, 16, 32 if window == "no" and not (geometry_only and size == 2) else 64)
-    warps = 8 if geometry_only and BK == 64 else 4
-    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": warps, "num_stages": 1}
+    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": 4, "num_stages": 1}
     if window == "no":
         return {**sizes, "TW": _patch(shape, 8), **NO_WINDOW}
     if window == "patch":
@@ -111,9 +110,10 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int) -> di
         block = _block(channels.span, 1, 32)
         return {"BM": 64, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 8, "num_stages": 1}
     BN = _block(channels.outs_per_group, 16, 256 if size == 2 else 64)
-    BK = _block(channels.span, 16, 128 if size == 2 else 32)
-    sizes = {"BM": 64, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
-    return {**sizes, "num_warps": 8 if BN * BK > 16384 else 4, "num_stages": 1}
+    BK = _block(channels.span, 16, (128 if BN == 256 else 64) if size == 2 else 32)
+    BM = 128 if size == 2 and BN <= 64 else 64
+    sizes = {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
+    return {**sizes, "num_warps": 8 if BM * BN > 4096 else 4, "num_stages": 1}
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:
