@@ -125,7 +125,7 @@ def _versions() -> dict[str, str]:
     import triton
 
     return {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "torch": torch.__version__,
         "triton": triton.__version__,
         "metricconv": metricconv.__version__,

@@ -5,6 +5,14 @@ from pathlib import Path
 
 Row = dict[str, str]
 
+# Who is drawn, and how: colours of Okabe and Ito, which those who see fewer colours can tell apart too.
+_MARKS = {
+    ("cudnn conv2d", "bfloat16"): ("s", "#999999"),
+    ("metric", "bfloat16"): ("o", "#D55E00"),
+    ("metric", "float32"): ("o", "#E69F00"),
+    ("torchvision deform_conv2d", "float32"): ("^", "#0072B2"),
+}
+
 
 def write(path: Path) -> None:
     """Write ``<gpu>.md`` and, where matplotlib is installed, ``<gpu>.png`` beside the CSV."""
@@ -47,25 +55,25 @@ def _cell(row: Row | None, ours: Row | None) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw forward + backward time by shape, one bar a contender, on a logarithmic axis."""
+    """Draw the median time of the main contenders by shape, forward and forward + backward, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    timed = [r for r in rows if r["mode"] == "fwd+bwd"]
-    shapes = list(dict.fromkeys(r["shape"] for r in timed))
-    ops = list(dict.fromkeys((r["op"], r["dtype"]) for r in timed))
-    figure, axes = plt.subplots(figsize=(12, 0.5 + 0.9 * len(shapes)), layout="constrained")
-    colours = plt.get_cmap("tab20")(range(20))
-    height = 0.85 / max(len(ops), 1)
-    for index, (op, dtype) in enumerate(ops):
-        chosen = {r["shape"]: float(r["p50_ms"]) for r in timed if (r["op"], r["dtype"]) == (op, dtype)}
-        places = [shapes.index(s) + index * height for s in chosen]
-        axes.barh(places, list(chosen.values()), height, label=f"{op}, {dtype}", color=colours[index % 20])
-    axes.set(xscale="log", xlabel="forward + backward, ms (median)", title=rows[0]["gpu"] if rows else "")
-    axes.set_yticks([i + 0.4 for i in range(len(shapes))], shapes)
-    axes.invert_yaxis()
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    shapes = list(dict.fromkeys(r["shape"] for r in rows if r["mode"] == "fwd+bwd"))
+    figure, panels = plt.subplots(1, 2, figsize=(11, 1.2 + 0.32 * len(shapes)), sharey=True, layout="constrained")
+    for panel, mode in zip(panels, ("fwd", "fwd+bwd"), strict=True):
+        for (op, dtype), (marker, colour) in _MARKS.items():
+            chosen = [r for r in rows if (r["op"], r["dtype"], r["mode"]) == (op, dtype, mode)]
+            places = [shapes.index(r["shape"]) for r in chosen]
+            times = [float(r["p50_ms"]) for r in chosen]
+            panel.plot(times, places, marker, color=colour, label=f"{op}, {dtype}", markersize=7)
+        panel.set(xscale="log", xlabel=f"{mode}, ms")
+        panel.grid(alpha=0.4)
+    panels[0].set_yticks(range(len(shapes)), shapes)
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_MARKS), frameon=False)
+    figure.suptitle(f"{rows[0]['gpu']}: median time by shape (N, C, H, W), k × k samples")
     figure.savefig(path, dpi=110)
     plt.close(figure)

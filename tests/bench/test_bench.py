@@ -1,0 +1,77 @@
+"""The benchmark: it refuses without a GPU, checks before it times, and makes its table and plot from the CSV alone."""
+
+import csv
+
+import pytest
+import torch
+
+from metricconv.bench import report
+from metricconv.bench.__main__ import COLUMNS, _row, main
+from metricconv.bench.cases import SHAPES, Contender, Shape, contenders
+from metricconv.bench.correctness import errors
+from metricconv.bench.timing import Timing
+
+TINY = Shape("dense", 2, 4, 7, 6, 3, metric_groups=2)
+
+
+def ours() -> list[Contender]:
+    rivals = ("cudnn", "torchvision")
+    return [c for c in contenders(TINY) if not c.name.startswith(rivals) and c.dtype == torch.float32]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to time")
+def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path):
+    with pytest.raises(SystemExit, match=r"torch.cuda.is_available\(\) is False"):
+        main(["--output", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("contender", ours(), ids=lambda c: c.name)
+def test_every_contender_of_ours_passes_the_gate_in_float32(contender):
+    found = errors(contender, TINY, "cpu")
+    assert set(found) >= {"output", "x", "weight"} and max(found.values()) < 1e-3
+
+
+def test_the_gate_sees_a_wrong_gradient():
+    wrong = Contender(
+        "wrong", torch.float32, False, lambda shape, device: {}, lambda shape, t: t["x"] * t["weight"].detach().sum()
+    )
+    with pytest.raises(RuntimeError):  # the weight has no gradient at all
+        errors(wrong, TINY, "cpu")
+    bent = Contender(
+        "bent",
+        torch.float32,
+        False,
+        lambda shape, device: {},
+        lambda shape, t: t["x"] * t["weight"].sum() + (t["x"] * (t["x"].dtype == torch.float32)).square(),
+    )
+    assert max(errors(bent, TINY, "cpu").values()) > 0.1
+
+
+def test_the_largest_kernel_runs_without_its_rival():
+    (largest,) = [s for s in SHAPES if s.kernel == 121]
+    assert not any(c.name.startswith("torchvision") for c in contenders(largest))
+
+
+def test_table_and_plot_come_from_the_csv(tmp_path):
+    pytest.importorskip("matplotlib")
+    versions = {"gpu": "a GPU", "torch": "2", "triton": "3", "date": "2026-01-01"}
+    rows = [
+        _row("metric", "(1,2,3,4) k3", "dense", "bfloat16", mode, "graph", Timing(1.0, 2.0, 3.0, 4.0)) | versions
+        for mode in ("fwd", "fwd+bwd")
+    ]
+    rows += [
+        _row("cudnn conv2d", "(1,2,3,4) k3", "dense", "bfloat16", mode, "graph", Timing(0.5, 1.0, 2.0, 3.0)) | versions
+        for mode in ("fwd", "fwd+bwd")
+    ]
+    rows.append(_row("broken", "(1,2,3,4) k3", "dense", "float32", "check", "", None, "0.5 is too large") | versions)
+    path = tmp_path / "gpu.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    report.write(path)
+    text = (tmp_path / "gpu.md").read_text()
+    assert "| cudnn conv2d | bfloat16 | 1.000 (0.50×) | 1.000 (0.50×) | 3.0 |" in text
+    assert "broken float32 on (1,2,3,4) k3: 0.5 is too large" in text
+    assert (tmp_path / "gpu.png").stat().st_size > 5000
