@@ -14,11 +14,12 @@ import metricconv as mc
 from metricconv.filters import (
     box_filter,
     dilated_filter,
+    geodesic_filter,
     interpolated_filter,
     random_deformable_filter,
     tangent_filter,
 )
-from metricconv.metrics import gradient_metric
+from metricconv.metrics import edge_metric, gradient_metric
 
 FILTERS = {
     "box": partial(box_filter, size=3),
@@ -29,6 +30,8 @@ FILTERS = {
     "tangent, even": partial(tangent_filter, samples=4, centre=True),
     "tangent, edge": partial(tangent_filter, samples=5, metric="edge", stencil="onion"),
     "tangent, structure": partial(tangent_filter, samples=5, metric="structure", stencil="square_onion"),
+    "geodesic": partial(geodesic_filter, samples=5),
+    "geodesic, even": partial(geodesic_filter, samples=4, metric="gradient", centre=True),
 }
 every_filter = pytest.mark.parametrize("filter", FILTERS.values(), ids=FILTERS.keys())
 
@@ -178,6 +181,19 @@ def test_the_metric_filter_keeps_an_edge_that_the_box_blurs():
     assert (blurred - step).abs()[:, 7:9].min() > 0.3
 
 
+def test_geodesic_and_tangent_filters_agree_on_a_constant_metric():
+    image, metric = torch.rand(9, 8), mc.Riemannian.isotropic(2.5)
+    torch.testing.assert_close(geodesic_filter(image, 5, metric), tangent_filter(image, 5, metric))
+
+
+def test_the_geodesic_filter_stops_at_an_edge_that_the_tangent_filter_crosses():
+    step = torch.zeros(16, 16)
+    step[:, 8:] = 1.0
+    metric = partial(edge_metric, iota=0.03, alpha=20.0, scale=None)
+    crossed, stopped = (filter(step, metric=metric)[:, 3:7].max() for filter in (tangent_filter, geodesic_filter))
+    assert crossed > 0.1 and stopped < 0.02
+
+
 @every_filter
 def test_gradients_reach_the_image(filter):
     image = torch.rand(5, 5, requires_grad=True)
@@ -243,6 +259,12 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: tangent_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
         (lambda x: tangent_filter(x, stencil="star"), r"`stencil` \(='star'\) must be one of 'polar'"),
         (lambda x: tangent_filter(x, samples=0), r"`k` \(=0\)"),
+        (lambda x: geodesic_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
+        (lambda x: geodesic_filter(x, steps=0), r"`steps` \(=0\) must be at least 1"),
+        (
+            lambda x: geodesic_filter(x, metric=mc.Riemannian(-torch.ones(1, 1, 3, 5, 5))),
+            r"not at index \(0, 0, 0, 0\)",
+        ),
         (lambda x: box_filter(x, padding_mode="wrap"), r"`padding_mode` \(='wrap'\) must be one of"),
         (lambda x: box_filter(x, channel_axis=2), r"`channel_axis` \(=2\) is not an axis of `image` of shape \(5, 5\)"),
         (lambda x: tangent_filter(x, metric=mc.Riemannian.isotropic(1.0, dim=3)), "spatial axes"),

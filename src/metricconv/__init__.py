@@ -12,14 +12,16 @@ from .ops import (
     metric_conv3d,
     support_conv,
 )
-from .supports import Deformable, Dilated, Grid, Shifted, Support, TangentBall
+from .supports import Deformable, Dilated, GeodesicBall, Grid, HeatBall, Shifted, Support, TangentBall
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Deformable",
     "Dilated",
+    "GeodesicBall",
     "Grid",
+    "HeatBall",
     "Metric",
     "Randers",
     "Riemannian",

@@ -152,4 +152,6 @@ def _fibonacci_sphere(count: int) -> list[tuple[float, ...]]:
 
 
 def _stencil(directions: Sequence[Sequence[float]], radii: Sequence[float], kernel_size: tuple[int, ...]) -> Stencil:
-    return Stencil(torch.tensor(directions, dtype=torch.float64), torch.tensor(radii, dtype=torch.float64), kernel_size)
+    # On the CPU whatever the default device, which may be the meta device, where they would have no values.
+    u = torch.tensor(directions, dtype=torch.float64, device="cpu")
+    return Stencil(u, torch.tensor(radii, dtype=torch.float64, device="cpu"), kernel_size)

@@ -220,6 +220,21 @@ def test_bad_inputs_are_refused():
         MetricConv2d.from_conv2d(nn.Conv2d(4, 4, 3), learn_weight=False)
 
 
+@pytest.mark.parametrize(
+    ("layer", "options"), [*((layer, {}) for layer in LAYERS), (MetricConv2d, {"ball": "geodesic"})]
+)
+def test_a_layer_made_without_memory_can_be_given_some(layer, options):
+    with torch.device("meta"):
+        adaptive = layer(4, 6, 3, padding=1, **options)
+    assert adaptive(torch.empty(2, 4, 8, 7, device="meta")).shape == (2, 6, 8, 7)
+    adaptive = adaptive.to_empty(device="cpu")
+    adaptive.geometry_gain.fill_(1.0)
+    adaptive.reset_parameters()
+    x = torch.randn(1, 4, 8, 7)
+    expected = nn.functional.conv2d(x, adaptive.weight, adaptive.bias, padding=1)
+    torch.testing.assert_close(adaptive(x), expected, atol=1e-5, rtol=1e-4)
+
+
 def test_printing_a_layer_says_what_is_unusual():
     text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
     assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text

@@ -113,11 +113,11 @@ class Parametrisation(ABC):
 
     def identity(self) -> Tensor:
         """Return raw numbers (channels,) for which M = I and ω = 0, where every number that can matter has a slope."""
-        return torch.tensor(self.matrix_identity() + [0.0] * self._drift_channels)
+        return torch.tensor(self.matrix_identity() + [0.0] * self._drift_channels, device="cpu")
 
     def neutral(self) -> Tensor:
         """Return the raw numbers (channels,) of a silent head: zeros, where the paper's experiments start."""
-        return torch.zeros(self.channels)
+        return torch.zeros(self.channels, device="cpu")
 
     def __call__(self, raw: Tensor) -> Metric:
         """Return the metric of raw numbers (B, G, channels, *spatial), in one kernel where an engine has it."""
@@ -262,7 +262,7 @@ class Spectral(Parametrisation):
     def neutral(self) -> Tensor:
         """Return zeros but for the frame, which has no slope there."""
         start = self._frame.start(self.dim)
-        return torch.tensor(start + [0.0] * (self.channels - len(start)))
+        return torch.tensor(start + [0.0] * (self.channels - len(start)), device="cpu")
 
     @property
     def _frame(self) -> Frame:

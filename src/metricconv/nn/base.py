@@ -137,7 +137,8 @@ class AdaptiveConv(nn.Module, ABC):
         assert self.head is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         wide = torch.promote_types(predicted.dtype, torch.float32)
-        gain, identity = self.geometry_gain.to(wide), self.identity.to(wide).view(-1, *(1,) * self.dim)
+        gain = self.geometry_gain.to(wide)
+        identity = self.identity.to(predicted.device, wide).view(-1, *(1,) * self.dim)
         count = len(self.identity)
         numbers = torch.addcmul(identity, predicted[:, :, :count].to(wide), gain)
         modulation = 2 * (predicted[:, :, count:] * gain).sigmoid() if self.modulation else None
@@ -233,8 +234,13 @@ class AdaptiveConv(nn.Module, ABC):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow the weights to another device; the geometry's constants keep their precision."""
         super()._apply(fn, recurse)
-        self.move_constants(self.weight.device)
+        self.follow_weights()
         return self
+
+    def follow_weights(self) -> None:
+        """Move the constants to where the weights are; not to the meta device, where they would lose their values."""
+        if self.weight.device.type != "meta":
+            self.move_constants(self.weight.device)
 
     def move_constants(self, device: torch.device) -> None:
         """Move what is neither parameter nor buffer."""

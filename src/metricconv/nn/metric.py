@@ -11,12 +11,13 @@ from .. import _checks
 from ..metrics import PARAMETRISATIONS, Metric, Parametrisation
 from ..ops.problem import OutputGrid
 from ..stencils import Stencil, onion, polar, square_onion
-from ..supports import Support, TangentBall
+from ..supports import GeodesicBall, Support, TangentBall
+from ..supports.geodesic import Rays
 from .base import AdaptiveConv
 
 
 class MetricConv(AdaptiveConv):
-    """A convolution over the unit tangent balls of a metric: predictor (x → metric) + stencil + weights.
+    """A convolution over the unit balls of a metric: predictor (x → metric) + stencil + weights.
 
     Args:
         *args, **options: see ``AdaptiveConv``: those of ``nn.Conv2d``, then ``metric_groups``, ``learn_weight``,
@@ -30,6 +31,9 @@ class MetricConv(AdaptiveConv):
             kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
         metric: a metric instead of a predictor: a ``Metric``, or a callable from the input to one. Given on the grid
             of the input, it is read at the centres of the output's pixels.
+        ball: "tangent", of the metric at each pixel alone, or "geodesic", of the metric as it changes around it. They
+            start alike, as the identity metric is the same everywhere.
+        steps: of the integrator along each ray of a geodesic ball; see ``GeodesicBall``.
 
     >>> conv = MetricConv2d(16, 32, 3, padding=1)
     >>> conv(torch.randn(2, 16, 8, 8)).shape
@@ -44,10 +48,17 @@ class MetricConv(AdaptiveConv):
         stencil: str | Stencil = "square_onion",
         radius: float | None = None,
         metric: Metric | Callable[[Tensor], Metric] | None = None,
+        ball: str = "tangent",
+        steps: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.stencil = self._stencil(stencil)
+        self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
+        if steps is not None and ball == "tangent":
+            raise ValueError(f"`steps` (={steps!r}) are those of geodesics: they need ball='geodesic'")
+        self.rays = Rays.of(self.stencil) if ball == "geodesic" else None
+        self.steps = steps if steps is None else _checks.tuple_of(steps, 1, "steps", minimum=1)[0]
         paper = self.init == "paper"
         reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
         self.radius = float(radius if radius is not None else 1 if paper else max(reach, 1))
@@ -58,34 +69,47 @@ class MetricConv(AdaptiveConv):
             self.add_head(self.parametrisation.neutral() if paper else self.parametrisation.identity())
         elif self.modulation:
             raise ValueError("`modulation` (=True) is predicted beside the metric: it cannot go with a given `metric`")
-        self.move_constants(self.weight.device)
+        self.follow_weights()
 
-    def make_support(self, numbers: Tensor) -> TangentBall:
-        """Return the unit tangent balls of the predicted metric."""
+    def make_support(self, numbers: Tensor) -> TangentBall | GeodesicBall:
+        """Return the unit balls of the predicted metric."""
         assert self.parametrisation is not None
         read = self.parametrisation.formula if self.backend == "reference" else self.parametrisation
         metric = read(numbers)
-        metric = metric if self.radius == 1 else metric.scaled(self.radius)
-        return TangentBall(metric, self.stencil, self.dilation)
+        return self._balls(metric if self.radius == 1 else metric.scaled(self.radius))
 
     def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
-        """Return the unit tangent balls at each output pixel, and the modulation if there is one."""
+        """Return the unit balls at each output pixel, and the modulation if there is one."""
         if self.metric is None:
             return super().look(x)
-        return TangentBall(self._given(x), self.stencil, self.dilation), None
+        return self._balls(self._given(x)), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
         geometry = self.parametrisation if self.metric is None else f"metric={type(self.metric).__name__}"
-        return f"{super().extra_repr()}, {geometry}, radius={self.radius}"
+        text = f"{super().extra_repr()}, {geometry}, radius={self.radius}"
+        if self.ball == "geodesic":
+            text += ", ball='geodesic'" + (f", steps={self.steps}" if self.steps is not None else "")
+        return text
 
     def move_constants(self, device: torch.device) -> None:
         """Move the stencil and a given metric."""
         super().move_constants(device)
         # Apple's GPUs have no float64.
-        self.stencil = self.stencil.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.stencil = self.stencil.to(device, dtype)
+        self.rays = None if self.rays is None else self.rays.to(device, dtype)
         if isinstance(self.metric, Metric):
             self.metric = self.metric.to(device)
+
+    def _balls(self, metric: Metric) -> TangentBall | GeodesicBall:
+        if self.rays is None:
+            return TangentBall(metric, self.stencil, self.dilation)
+        # A metric has no zeros or mirror images past the border; it goes on as it is there.
+        mode = "circular" if self.padding_mode == "circular" else "border"
+        return GeodesicBall(
+            metric, self.rays, self.steps, dilation=self.dilation, stride=self.stride, padding_mode=mode
+        )
 
     def _given(self, x: Tensor) -> Metric:
         metric = self.metric if isinstance(self.metric, Metric) else self.metric(x)  # type: ignore[misc]

@@ -20,7 +20,7 @@ class DeformableConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.zeros(2 * math.prod(self.kernel_size)))
+        self.add_head(torch.zeros(2 * math.prod(self.kernel_size), device="cpu"))
 
     def make_support(self, numbers: Tensor) -> Deformable:
         """Read the numbers as displacements (y, x) of each sample."""
@@ -34,7 +34,7 @@ class ShiftedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.zeros(2))
+        self.add_head(torch.zeros(2, device="cpu"))
 
     def make_support(self, numbers: Tensor) -> Shifted:
         """Read the numbers as the displacement (y, x) of the grid."""
@@ -48,7 +48,7 @@ class DilatedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.tensor([math.log(math.e - 1)]))
+        self.add_head(torch.tensor([math.log(math.e - 1)], device="cpu"))
 
     def make_support(self, numbers: Tensor) -> Dilated:
         """Read the number as a positive scale."""

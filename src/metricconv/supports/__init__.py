@@ -3,14 +3,18 @@
 from .base import Support
 from .deformable import Deformable, from_torchvision_offsets, to_torchvision_offsets
 from .dilated import Dilated
+from .geodesic import GeodesicBall
 from .grid import Grid
+from .heat_ball import HeatBall
 from .shifted import Shifted
 from .tangent_ball import TangentBall
 
 __all__ = [
     "Deformable",
     "Dilated",
+    "GeodesicBall",
     "Grid",
+    "HeatBall",
     "Shifted",
     "Support",
     "TangentBall",

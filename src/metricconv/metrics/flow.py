@@ -1,0 +1,384 @@
+"""The geodesic flow of a metric: where one arrives by going straight ahead, as the metric sees it.
+
+A geodesic x(t) of F(u) = √(uᵀMu) + ωᵀu, run at unit speed, F(ẋ) = 1, follows its momentum without gauge q = p − ω:
+
+    n = |q|_{M⁻¹},   e = M⁻¹q / n,   c = 1 + ωᵀe,
+    ẋ = e / c,       q̇_k = (n/c) (½ eᵀ(∂_k M)e + Σ_j (∂_k ω_j − ∂_j ω_k) e_j).
+
+ẋ has unit speed whatever q is, and the flow is homogeneous in q, which may be rescaled at will. Only the curl of ω
+bends a path. Between pixels M, ω, its curl and the ∂_k M, by central differences, are interpolated multilinearly, which
+keeps a metric positive. Past the border the field goes on with the border's values and no gradients, or starts anew
+("circular").
+
+The integrator is of order 2 and looks the field up once a step, at the predicted midpoint. Its state is four vectors:
+displacement x, stride w = hẋ, bend b = h²ẍ and momentum q.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _checks, _interpolation
+from . import _symmetric
+from .base import Metric
+from .randers import Randers
+from .riemannian import Riemannian
+
+PADDING_MODES = ("border", "circular")
+
+# What elimination leaves of a diagonal entry of M is at least this part of it: float32 knows no less of it.
+_LEAST_PIVOT = 1e-6
+# The least F(e) with |e|_M = 1: no drift makes a path faster than a thousand times.
+_LEAST_NORM = 1e-3
+
+Vector = tuple[Tensor, ...]  # d components, in tensor-axis order
+
+
+def geodesics(
+    metric: Metric,
+    points: Tensor,
+    directions: Tensor,
+    length: float | Tensor = 1.0,
+    steps: int = 32,
+    *,
+    padding_mode: str = "border",
+) -> Tensor:
+    """Trace the geodesics that leave some points in some directions, at equal steps of length/steps.
+
+    Args:
+        metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere (see ``check_positive``).
+        points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D.
+        directions: of the same shape; their lengths do not matter, 0 is not a direction.
+        length: how far to go, as the metric measures it: a number, or one for each curve, (N,) or (B, G, N).
+        steps: of the integrator; its error falls with their square. One a pixel or more.
+        padding_mode: how the metric goes on past the border, by its "border" values or "circular".
+
+    Returns:
+        (B, G, N, steps + 1, d), in pixels, the points first. Differentiable to everything, to any order.
+
+    >>> flat = Riemannian.isotropic(2.0)  # a length of 1 is 2 px
+    >>> geodesics(flat, torch.tensor([[5.0, 5.0]]), torch.tensor([[0.0, 1.0]]), length=3.0, steps=2)[0, 0, 0]
+    tensor([[ 5.,  5.],
+            [ 5.,  8.],
+            [ 5., 11.]])
+    """
+    field = FlowField.of(metric, padding_mode=padding_mode)
+    origin, direction = _curves(metric, points, "points"), _curves(metric, directions, "directions")
+    run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
+    run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run
+    path = [torch.zeros((), dtype=metric.dtype, device=metric.device).expand(len(origin), 1, 1)]
+    path += [torch.stack(segment.at(1.0)) for segment in shoot(field, origin, direction, run, steps)]
+    moved = torch.stack(torch.broadcast_tensors(*path), -1)  # [d, B·G, N, steps + 1]
+    curve = moved + torch.stack(torch.broadcast_tensors(*origin)).unsqueeze(-1)
+    return curve.movedim(0, -1).unflatten(0, (metric.batch, metric.groups))
+
+
+def exp_map(
+    metric: Metric, position: Tensor, vector: Tensor, steps: int = 32, *, padding_mode: str = "border"
+) -> Tensor:
+    """Return exp_x(v): where the geodesic arrives that leaves x along v and is F_x(v) long.
+
+    Args:
+        metric, steps, padding_mode: as in ``geodesics``.
+        position: (N, d), or (B, G, N, d), in pixels.
+        vector: of the same shape. A vector of 0 stays where it is, and its derivative is taken to be 0 there.
+
+    Returns:
+        (B, G, N, d), in pixels.
+
+    >>> exp_map(Riemannian.isotropic(2.0), torch.tensor([[5.0, 5.0]]), torch.tensor([[1.0, 2.0]]))
+    tensor([[[[6., 7.]]]])
+    """
+    field = FlowField.of(metric, padding_mode=padding_mode)
+    origin, v = _curves(metric, position, "position"), _curves(metric, vector, "vector")
+    still = torch.stack(torch.broadcast_tensors(*v)).abs().amax(0) == 0
+    direction = (*v[:-1], torch.where(still, 1.0, v[-1]))
+    local = field.read(origin)
+    length = torch.where(still, 0.0, _euclidean(local, direction) * _tilt(local, direction))
+    for segment in shoot(field, origin, direction, length, steps):
+        moved = segment.at(1.0)
+    arrived = torch.stack(torch.broadcast_tensors(*(o + x for o, x in zip(origin, moved, strict=True))), -1)
+    return arrived.unflatten(0, (metric.batch, metric.groups))
+
+
+def smoothed(metric: Metric, passes: int = 1, *, padding_mode: str = "border") -> Metric:
+    """Return the metric averaged with weights ¼ ½ ¼ along each axis, so many times. It stays positive.
+
+    The set of positive (M, ω) with ‖ω‖_{M⁻¹} ≤ 1 − ε is convex: what bounds a metric bounds its averages too.
+    """
+    if not isinstance(passes, int) or passes < 0:
+        raise ValueError(f"`passes` (={passes!r}) must be a whole number, at least 0")
+    circular = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode") == "circular"
+
+    def average(field: Tensor) -> Tensor:
+        for axis in range(3, field.dim()):
+            before, after = _neighbours(field, axis, circular)
+            field = 0.25 * (before + after) + 0.5 * field
+        return field
+
+    for _ in range(passes):
+        metric = metric.map(average)
+    return metric
+
+
+def check_positive(metric: Metric) -> None:
+    """Refuse a metric that is not positive, naming the first such pixel. Synchronises with the device.
+
+    >>> check_positive(Riemannian(torch.tensor([1.0, 2.0, 1.0]).view(1, 1, 3, 1, 1)))
+    Traceback (most recent call last):
+        ...
+    ValueError: `metric` must be positive; it is not at index (0, 0, 0, 0) (1 such of 1 pixels): M = [1.0, 2.0, 1.0]
+    """
+    bad = ~metric.is_positive()
+    if bool(bad.any()):
+        b, g, *pixel = place = tuple(bad.nonzero()[0].tolist())
+        numbers = {name: t[(b, g, slice(None), *pixel)].tolist() for name, t in metric.tensors().items()}
+        raise ValueError(
+            f"`metric` must be positive; it is not at index {place} ({int(bad.sum())} such of {bad.numel()} pixels): "
+            + ", ".join(f"{name} = {value}" for name, value in numbers.items())
+        )
+
+
+class Local(NamedTuple):
+    """What the flow needs to know of a metric at some places, each number a tensor of their shape."""
+
+    M: dict[tuple[int, int], Tensor]
+    omega: Vector | None
+    curl: dict[tuple[int, int], Tensor]  # (k, j) → ∂_k ω_j − ∂_j ω_k, both orders
+    slopes: list[dict[tuple[int, int], Tensor]]  # k → ∂_k M
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowField:
+    """A metric and its derivatives, packed to be looked up: n numbers a node, in 2-D 12 (without drift, 9).
+
+    Args:
+        table: (B·G·S, n), for S nodes of all images and groups: M, then ω and its curl if there are any, then ∂_k M.
+        size: nodes along each axis; with "border" one more on either side, without gradients.
+        spacing: pixels between nodes.
+        padding_mode: "border" or "circular".
+        drift: whether there is an ω.
+    """
+
+    table: Tensor
+    size: tuple[int, ...]
+    spacing: tuple[float, ...]
+    padding_mode: str
+    drift: bool
+
+    @classmethod
+    def of(cls, metric: Metric, spacing: Sequence[float] | None = None, padding_mode: str = "border") -> "FlowField":
+        """Take the derivatives of a metric whose nodes are ``spacing`` (1 by default) pixels apart, and pack."""
+        if type(metric) not in (Riemannian, Randers):
+            raise TypeError(f"geodesics know Riemannian and Randers metrics, got {type(metric).__name__}")
+        circular = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode") == "circular"
+        tensors = {name: t.flatten(0, 1) for name, t in metric.tensors().items()}  # [B·G, ·, *spatial]
+        steps = tuple(spacing) if spacing is not None else (1.0,) * metric.dim
+
+        def derivative(field: Tensor, axis: int) -> Tensor:
+            before, after = _neighbours(field, 2 + axis, circular)
+            return (after - before) / (2 * steps[axis])
+
+        values, slopes = [tensors["M"]], [derivative(tensors["M"], axis) for axis in range(metric.dim)]
+        omega = tensors.get("omega")
+        if omega is not None:
+            values.append(omega)
+            turns = [derivative(omega, axis) for axis in range(metric.dim)]
+            slopes = [turns[k][:, j : j + 1] - turns[j][:, k : k + 1] for k, j in _planes(metric.dim)] + slopes
+        packed = [torch.cat(values, 1), torch.cat(slopes, 1)]
+        if not circular:
+            packed = [_bordered(packed[0]), torch.nn.functional.pad(packed[1], (1, 1) * metric.dim)]
+        nodes = torch.cat(packed, 1).movedim(1, -1)  # [B·G, *size, n]
+        return cls(nodes.flatten(0, -2), tuple(nodes.shape[1:-1]), steps, padding_mode, omega is not None)
+
+    @property
+    def dim(self) -> int:
+        """The number d of spatial axes."""
+        return len(self.size)
+
+    @property
+    def fields(self) -> int:
+        """The number B·G of fields."""
+        return self.table.shape[0] // math.prod(self.size)
+
+    def read(self, origin: Vector, displacement: Vector | None = None) -> Local:
+        """Interpolate at origin (in nodes) + displacement (in pixels); shapes that broadcast with (…, B·G, N)."""
+        if displacement is None:
+            places = list(origin)
+        else:
+            places = [o + x / step for o, x, step in zip(origin, displacement, self.spacing, strict=True)]
+        margin = self.padding_mode == "border"
+        position = torch.stack(torch.broadcast_tensors(*places), -1) + margin
+        first = torch.arange(self.fields, device=self.table.device).unsqueeze(1) * math.prod(self.size)
+        rows = torch.zeros((), dtype=self.table.dtype, device=self.table.device)
+        shape = torch.Size()
+        for flat, weight in _interpolation.corners(position, self.size, self.padding_mode):
+            index, weight = torch.broadcast_tensors(flat + first, weight)
+            shape = index.shape
+            rows = rows + self.table.index_select(0, index.flatten()) * weight.reshape(-1, 1)
+        return self._unpack(rows.t().contiguous().unflatten(1, shape))
+
+    def _unpack(self, rows: Tensor) -> Local:
+        """Name the numbers: rows (n, …)."""
+        numbers = iter(rows.unbind(0))
+
+        def symmetric() -> dict[tuple[int, int], Tensor]:
+            upper = {pair: next(numbers) for pair in _symmetric.pairs(self.dim)}
+            return upper | {(j, i): m for (i, j), m in upper.items()}
+
+        M = symmetric()
+        omega, curl = None, {}
+        if self.drift:
+            omega = tuple(next(numbers) for _ in range(self.dim))
+            curl = {plane: next(numbers) for plane in _planes(self.dim)}
+            curl |= {(j, k): -b for (k, j), b in curl.items()}
+        return Local(M, omega, curl, [symmetric() for _ in range(self.dim)])
+
+
+def flow(local: Local, q: Vector) -> tuple[Vector, Vector]:
+    """Return the velocity ẋ and the rate of momentum q̇."""
+    raised, square = _solve(local.M, q)
+    norm = square.sqrt()
+    e = tuple(x / norm for x in raised)
+    c = _tilt(local, e, unit=True)
+    force = []
+    for k, slope in enumerate(local.slopes):
+        pull = 0.5 * _quadratic(slope, e)
+        for j in range(len(e)):
+            if (k, j) in local.curl:
+                pull = pull + local.curl[k, j] * e[j]
+        force.append(pull * (norm / c))
+    return tuple(x / c for x in e), tuple(force)
+
+
+class Segment(NamedTuple):
+    """One step of a geodesic, a parabola: displacements from the curve's first point, in pixels."""
+
+    start: Vector
+    stride: Vector
+    bend: Vector
+
+    def at(self, fraction: float) -> Vector:
+        """Return the displacement after a fraction of the step, in (0, 1]."""
+        if fraction == 1:
+            return tuple(x + w for x, w in zip(self.start, self.stride, strict=True))
+        sag = 0.5 * fraction * (1 - fraction)
+        return tuple(x + fraction * w - sag * b for x, w, b in zip(self.start, self.stride, self.bend, strict=True))
+
+
+def shoot(field: FlowField, origin: Vector, direction: Vector, length: Tensor, steps: int) -> Iterator[Segment]:
+    """Trace geodesics step by step.
+
+    Args:
+        field: what is looked up.
+        origin: the first points, in nodes of the field; components that broadcast with (…, B·G, N).
+        direction: the first directions, of any length but 0.
+        length: how far to go, broadcasting likewise.
+        steps: their number, at least 1.
+    """
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"`steps` (={steps!r}) must be a whole number, at least 1")
+    local = field.read(origin)
+    norm = _euclidean(local, direction)
+    e = tuple(u / norm for u in direction)
+    h = length / steps
+    w = tuple(h * x / _tilt(local, e, unit=True) for x in e)
+    q = _matvec(local.M, e)
+    x = b = tuple(torch.zeros_like(component) for component in w)
+    for n in range(steps):
+        # A constant for autograd: nothing that follows depends on the size of q, whose square might overflow.
+        scale = torch.stack(q).detach().abs().amax(0)
+        q = tuple(component / scale for component in q)
+        local = field.read(origin, tuple(x_ + 0.5 * w_ + 0.25 * b_ for x_, w_, b_ in zip(x, w, b, strict=True)))
+        _, rate = flow(local, q)
+        velocity, rate = flow(local, tuple(q_ + 0.5 * h * f for q_, f in zip(q, rate, strict=True)))
+        stride = tuple(h * v for v in velocity)
+        # Strides are those of midpoints, half a step after the start and one step after each other.
+        b = tuple((1 if n else 2) * (new - old) for new, old in zip(stride, w, strict=True))
+        yield Segment(x, stride, b)
+        x = tuple(x_ + w_ for x_, w_ in zip(x, stride, strict=True))
+        q = tuple(q_ + h * f for q_, f in zip(q, rate, strict=True))
+        w = stride
+
+
+def _euclidean(local: Local, u: Vector) -> Tensor:
+    """Return |u|_M, at least what the least pivots would make of it, for every u but 0."""
+    floor = _symmetric.sum_of_products([_LEAST_PIVOT * local.M[k, k] for k in range(len(u))], [x * x for x in u])
+    return torch.maximum(_quadratic(local.M, u), floor).sqrt()
+
+
+def _tilt(local: Local, u: Vector, unit: bool = False) -> Tensor:
+    """Return F(u) / |u|_M = 1 + ωᵀu / |u|_M, at least what the drift may leave; ``unit`` says that |u|_M = 1."""
+    if local.omega is None:
+        return torch.ones((), dtype=u[0].dtype, device=u[0].device)
+    along = _symmetric.sum_of_products(local.omega, u)
+    return (1 + (along if unit else along / _euclidean(local, u))).clamp_min(_LEAST_NORM)
+
+
+def _quadratic(m: dict[tuple[int, int], Tensor], v: Vector) -> Tensor:
+    """Return vᵀ M v."""
+    return _symmetric.sum_of_products(_matvec(m, v), v)
+
+
+def _matvec(m: dict[tuple[int, int], Tensor], v: Vector) -> Vector:
+    """Return M v."""
+    axes = range(len(v))
+    return tuple(_symmetric.sum_of_products([m[i, j] for j in axes], v) for i in axes)
+
+
+def _solve(matrix: dict[tuple[int, int], Tensor], q: Vector) -> tuple[Vector, Tensor]:
+    """Return M⁻¹q and qᵀM⁻¹q by elimination (M = LDLᵀ), with pivots kept positive."""
+    m, z, dim = dict(matrix), list(q), len(q)
+    pivots: list[Tensor] = []
+    for k in range(dim):
+        pivots.append(torch.maximum(m[k, k], _LEAST_PIVOT * matrix[k, k]) if k else m[k, k])
+        for i in range(k + 1, dim):
+            ratio = m[k, i] / pivots[k]
+            z[i] = z[i] - ratio * z[k]
+            for j in range(i, dim):
+                m[i, j] = m[i, j] - ratio * m[k, j]
+    scaled = [a / pivot for a, pivot in zip(z, pivots, strict=True)]
+    square = _symmetric.sum_of_products(scaled, z)
+    for k in reversed(range(dim)):
+        for i in range(k + 1, dim):
+            scaled[k] = scaled[k] - m[k, i] / pivots[k] * scaled[i]
+    return tuple(scaled), square
+
+
+def _planes(dim: int) -> list[tuple[int, int]]:
+    """Return the pairs k < j of axes."""
+    return [(k, j) for k in range(dim) for j in range(k + 1, dim)]
+
+
+def _neighbours(field: Tensor, axis: int, circular: bool) -> tuple[Tensor, Tensor]:
+    """Return the field moved by one pixel either way along an axis, with the border's values or the other side's."""
+    size = field.shape[axis]
+    first, last = field.narrow(axis, 0, 1), field.narrow(axis, size - 1, 1)
+    before = torch.cat([last if circular else first, field.narrow(axis, 0, size - 1)], axis)
+    after = torch.cat([field.narrow(axis, 1, size - 1), first if circular else last], axis)
+    return before, after
+
+
+def _bordered(field: Tensor) -> Tensor:
+    """Repeat the border's values once on every side of a field (F, n, *spatial)."""
+    for axis in range(2, field.dim()):
+        size = field.shape[axis]
+        field = torch.cat([field.narrow(axis, 0, 1), field, field.narrow(axis, size - 1, 1)], axis)
+    return field
+
+
+def _curves(metric: Metric, vectors: Tensor, name: str) -> Vector:
+    """Spread vectors (N, d) or (B, G, N, d) over every field: d components (B·G, N)."""
+    _checks.floating(vectors, name)
+    fields = zip(vectors.shape[:-2], (metric.batch, metric.groups), strict=False)
+    if vectors.dim() not in (2, 4) or vectors.shape[-1] != metric.dim or any(n not in (1, m) for n, m in fields):
+        raise ValueError(
+            f"`{name}` must be (N, {metric.dim}) or, for this metric, ({metric.batch}, {metric.groups}, N, "
+            f"{metric.dim}), got shape {tuple(vectors.shape)}"
+        )
+    spread = vectors.to(metric.device, metric.dtype).expand(metric.batch, metric.groups, *vectors.shape[-2:])
+    return spread.flatten(0, 1).unbind(-1)

@@ -1,0 +1,81 @@
+"""What the tests of geodesics share: metrics whose geodesics are known, a slow integrator, distances of samples."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import metricconv as mc
+from helpers import randers
+from metricconv._interpolation import interpolate
+from metricconv.metrics import geodesic_distance, smoothed
+from metricconv.metrics.flow import FlowField, Vector, flow
+
+
+def circle(count: int) -> Tensor:
+    """Return unit vectors (count, 2), none of them along an axis or a diagonal."""
+    angle = (torch.arange(count, dtype=torch.float64) + 0.3) * (2 * math.pi / count)
+    return torch.stack([angle.sin(), angle.cos()], 1)
+
+
+def conformal(factor: Tensor) -> mc.Riemannian:
+    """Return the metric M = factor² I of a field (H, W)."""
+    square = factor.square()
+    return mc.Riemannian(torch.stack([square, torch.zeros_like(square), square])[None, None])
+
+
+def lattice(size: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the coordinates of every pixel."""
+    return torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in size), indexing="ij")
+
+
+def rough(
+    seed: int = 0, size: tuple[int, ...] = (12, 11), *, asymmetry: float = 0.6, passes: int = 2, groups: int = 1
+) -> mc.Randers:
+    """Return a random Randers metric with balls of a few pixels, less rough with every binomial pass."""
+    torch.manual_seed(seed)
+    metric = randers(len(size), 1, groups, size, radius=3.0, asymmetry=asymmetry)
+    return smoothed(metric, passes)
+
+
+def runge_kutta(metric: mc.Metric, points: Tensor, directions: Tensor, length: float = 1.0, steps: int = 200) -> Tensor:
+    """Trace geodesics by the classical method of order 4, for comparison: (N, d) → (N, d)."""
+    field = FlowField.of(metric)
+    start = points.unsqueeze(0).unbind(-1)
+    local = field.read(start)
+    u = directions.unsqueeze(0).unbind(-1)
+    q = tuple(sum(local.M[i, j] * u[j] for j in range(len(u))) for i in range(len(u)))
+    state, h = (*start, *q), length / steps
+    dim = len(start)
+
+    def rate(state: Vector) -> Vector:
+        velocity, force = flow(field.read(state[:dim]), state[dim:])
+        return (*velocity, *force)
+
+    def ahead(step: float, rates: Vector) -> Vector:
+        return tuple(s + step * r for s, r in zip(state, rates, strict=True))
+
+    for _ in range(steps):
+        a = rate(state)
+        b = rate(ahead(h / 2, a))
+        c = rate(ahead(h / 2, b))
+        d = rate(ahead(h, c))
+        state = tuple(s + h / 6 * (w + 2 * x + 2 * y + z) for s, w, x, y, z in zip(state, a, b, c, d, strict=True))
+    return torch.stack(state[:dim], -1)[0]
+
+
+def distances(
+    metric: mc.Metric, offsets: Tensor, pixels: Sequence[tuple[int, int]], half: int, refine: int = 8
+) -> Tensor:
+    """Return how far samples are from their pixels, by the metric: offsets (P, 2, H, W) → (pixels, P).
+
+    Each pixel gets a window of 2·half + 1 pixels, on whose fine grid the eikonal equation is solved.
+    """
+    windows = [metric[0, 0, y - half : y + half + 1, x - half : x + half + 1] for y, x in pixels]
+    nodes = torch.stack(lattice((2 * half * refine + 1,) * 2)) / refine
+    fine = type(metric).cat(windows).at(nodes.unsqueeze(0)).scaled(float(refine))
+    centre = torch.full((1, 2), float(half * refine), dtype=torch.float64)
+    distance = geodesic_distance(fine, centre, reach=refine // 2)
+    where = torch.stack([offsets[:, :, y, x] for y, x in pixels]) + half
+    return interpolate(distance, where * refine, "border")[:, 0]

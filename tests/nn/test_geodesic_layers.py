@@ -1,0 +1,136 @@
+"""Layers over geodesic balls: equal to the convolution at first, trained, compiled, under autocast."""
+
+import pytest
+import torch
+from torch import nn
+
+import metricconv as mc
+from layers import stir
+from metricconv.nn import MetricConv1d, MetricConv2d, MetricConv3d
+
+CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv3d, MetricConv3d)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "stride": (2, 1), "padding": (1, 0), "bias": False},
+        {"kernel_size": 5, "padding": 4, "dilation": 2},
+        {"kernel_size": (3, 5), "dilation": (2, 1), "groups": 6},
+        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
+        {"kernel_size": 1},
+    ],
+)
+def test_a_geodesic_layer_starts_equal_to_the_convolution_it_comes_from(options):
+    conv = nn.Conv2d(6, 12, **options)
+    x = torch.randn(2, 6, 11, 9)
+    layer = MetricConv2d.from_conv(conv, ball="geodesic")
+    torch.testing.assert_close(layer(x), conv(x), atol=1e-5, rtol=1e-4)
+    assert layer.weight is conv.weight
+    assert isinstance(layer.look(x)[0], mc.GeodesicBall)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_geodesic_layers_start_equal_in_every_dimension(dim):
+    conv_type, metric_type = CONVS[dim]
+    conv = conv_type(2, 4, 3, stride=2, padding=1)
+    x = torch.randn(2, 2, *(5, 6, 7)[:dim])
+    torch.testing.assert_close(metric_type.from_conv(conv, ball="geodesic", steps=2)(x), conv(x), atol=1e-5, rtol=1e-4)
+
+
+def test_a_converted_network_starts_equal_and_its_balls_then_leave_the_tangent_plane():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2, padding=1))
+    x = torch.randn(2, 3, 12, 12)
+    geodesic = mc.convert(net, ball="geodesic", metric_groups=1)
+    torch.testing.assert_close(geodesic(x), net(x), atol=1e-5, rtol=1e-4)
+    stir(geodesic, 0.3)
+    tangent = mc.convert(net)
+    tangent.load_state_dict(geodesic.state_dict())
+    assert not torch.allclose(geodesic(x), tangent(x), atol=1e-2)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_training_reaches_head_weights_and_input(stride):
+    layer = stir(MetricConv2d(4, 6, 3, stride, 1, ball="geodesic", metric_groups=2, modulation=True))
+    x = torch.randn(2, 4, 8, 7, requires_grad=True)
+    layer(x).square().mean().backward()
+    for tensor in (x, *layer.parameters()):
+        assert tensor.grad.isfinite().all() and tensor.grad.any()
+
+
+def test_a_few_steps_of_training_lower_the_loss():
+    x = torch.randn(2, 4, 8, 8)
+    target = torch.nn.functional.avg_pool2d(x, 3, 1, 1)[:, :2]
+    layer = MetricConv2d(4, 2, 3, padding=1, ball="geodesic", steps=2)
+    optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
+    losses = []
+    for _ in range(30):
+        loss = (layer(x) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_field_of_a_strided_layer_is_read_in_pixels_of_the_input():
+    layer = MetricConv2d(4, 6, 3, (2, 3), 1, ball="geodesic")
+    support, _ = layer.look(torch.randn(1, 4, 9, 9))
+    assert support.stride == (2, 3) and support.spatial == (5, 3)
+
+
+def test_a_given_metric_may_have_geodesic_balls():
+    image = torch.rand(1, 1, 10, 11)
+    metric = mc.metrics.edge_metric(image)
+    layer = MetricConv2d(1, 1, 5, padding=2, metric=metric, ball="geodesic", stencil="onion")
+    ball = mc.GeodesicBall(metric, mc.stencils.onion(5))
+    expected = mc.support_conv(image, ball, layer.weight, layer.bias, padding=2)
+    torch.testing.assert_close(layer(image), expected)
+
+
+def test_layer_under_autocast_keeps_its_geometry_in_float32():
+    layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic"))
+    x = torch.randn(1, 4, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+        assert layer.look(x)[0].offsets().dtype == torch.float32
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), layer(x), atol=0.15, rtol=0.1)
+
+
+def test_layer_compiles_without_graph_breaks_and_differentiates():
+    layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic", steps=2))
+    x = torch.randn(2, 4, 7, 6)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x), atol=1e-4, rtol=1e-4)
+    compiled(x).sum().backward()
+    assert layer.head.weight.grad.abs().sum() > 0
+
+
+def test_the_rays_keep_their_precision_in_another_dtype_and_their_numbers_on_the_meta_device():
+    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic")).half().double()
+    assert layer(torch.randn(1, 2, 5, 5).double()).dtype == torch.float64
+    assert layer.rays.vectors.dtype == torch.float64
+    layer.to("meta").to_empty(device="cpu")
+    expected = torch.tensor([2**0.5, 1, 2**0.5, 1, 1, 2**0.5, 1, 2**0.5], dtype=torch.float64)
+    assert torch.equal(layer.rays.vectors[:, 2], expected)
+
+
+def test_printing_a_layer_names_its_balls():
+    assert "ball='geodesic', steps=6" in repr(MetricConv2d(4, 6, 3, ball="geodesic", steps=6))
+    assert "ball" not in repr(MetricConv2d(4, 6, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ball": "round"}, "`ball` (='round') must be one of 'tangent', 'geodesic'"),
+        ({"ball": "geodesic", "steps": 0}, "`steps` (=0) must be at least 1"),
+        ({"steps": 3}, "`steps` (=3) are those of geodesics: they need ball='geodesic'"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name_and_value(options, message):
+    with pytest.raises(ValueError) as caught:
+        MetricConv2d(4, 6, 3, **options)
+    assert message in str(caught.value)
