@@ -35,9 +35,9 @@ def table(rows: list[Row]) -> str:
             groups.setdefault((row["shape"], row["op"], row["dtype"]), {}).setdefault(row["mode"], row)
     for (shape, op, dtype), modes in groups.items():
         ours = groups.get((shape, "metric", "bfloat16"), {})
-        cells = [_cell(modes.get(mode), ours.get(mode)) for mode in ("fwd", "fwd+bwd")]
-        peak = modes["fwd+bwd"]["peak_mb"] if "fwd+bwd" in modes else ""
-        lines.append(f"| {shape} | {op} | {dtype} | {cells[0]} | {cells[1]} | {peak} |")
+        both = modes.get("fwd+bwd", modes.get("iteration"))
+        cells = [_cell(modes.get("fwd"), ours.get("fwd")), _cell(both, ours.get("fwd+bwd"))]
+        lines.append(f"| {shape} | {op} | {dtype} | {cells[0]} | {cells[1]} | {both['peak_mb'] if both else ''} |")
     notes = [f"\n{r['op']} {r['dtype']} on {r['shape']}: {r['max_error']}" for r in rows if r["mode"] == "check"]
     head = (
         f"{rows[0]['gpu']}, torch {rows[0]['torch']}, triton {rows[0]['triton']}, {rows[0]['date']}. Median of GPU time"
