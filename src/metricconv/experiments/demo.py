@@ -3,7 +3,7 @@
 Every filter takes the mean of 11 × 11 samples a pixel; they differ only in where these lie. The command writes a
 picture, with unit balls drawn over the noisy image, and a table of how near each result is to the clean photograph:
 
-    python -m metricconv.experiments.demo --output results/demo
+    python -m metricconv.experiments.demo --output outputs/demo
 """
 
 import argparse
@@ -89,7 +89,7 @@ def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demonstration and print its table."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.demo", description="Denoise a photograph.")
-    parser.add_argument("--output", type=Path, default=Path("results/demo"), help="folder to write to (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("outputs/demo"), help="folder to write to (%(default)s)")
     parser.add_argument("--size", type=int, default=256, help="side of the photograph in pixels (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the noise (%(default)s)")
     options = parser.parse_args(arguments)

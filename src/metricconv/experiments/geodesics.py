@@ -1,6 +1,6 @@
 """Tangent and geodesic balls compared: on a photograph, along the vessels of a retina, and in denoising.
 
-    python -m metricconv.experiments.geodesics --output results/geodesics
+    python -m metricconv.experiments.geodesics --output outputs/geodesics
 
 writes ``balls.png``, ``vessels.png`` and ``denoising.csv``, all from pictures that come with scikit-image. With
 METRICCONV_DATA naming a folder that holds cameraman256.png, the balls are drawn on that picture, as in the paper.
@@ -157,7 +157,7 @@ def vessel_metric(image: np.ndarray, contrast: float = 12.0, scales: Sequence[fl
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the pictures and the table, and print the latter."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.geodesics", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("results/geodesics"), help="folder (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("outputs/geodesics"), help="folder (%(default)s)")
     parser.add_argument("--size", type=int, default=256, help="side of the denoised images in pixels (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the noise (%(default)s)")
     parser.add_argument("--tune", action="store_true", help="search the metric's knobs anew, print them and stop")
