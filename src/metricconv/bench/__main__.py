@@ -1,18 +1,15 @@
 """``python -m metricconv.bench``: check, time, and write ``benchmarks/<gpu>.csv``, a table and a plot."""
 
 import argparse
-import csv
 import datetime
 import itertools
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
-import metricconv
-
+from .._files import versions, write_table
 from . import report, training
 from .cases import SHAPES, Contender, Shape, contenders
 from .correctness import TOLERANCE, errors
@@ -42,14 +39,14 @@ def main(arguments: list[str] | None = None) -> None:
         for row in _rows(shape, contender, options.eager):
             rows.append(row)
             _say(row)
-            _write(path, rows)
+            write_table(path, rows, COLUMNS)
     if options.only in training.SHAPE:
         for name, dtype, iterate in training.iterations():
             rows.append(
                 _row(name, training.SHAPE, "training", dtype, "iteration", "eager", measure(iterate, graph=False))
             )
             _say(rows[-1])
-            _write(path, rows)
+            write_table(path, rows, COLUMNS)
     report.write(path)
 
 
@@ -122,27 +119,11 @@ def _calls(shape: Shape, contender: Contender) -> list[tuple[str, Callable[[], o
 
 
 def _versions() -> dict[str, str]:
-    import triton
-
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "metricconv": metricconv.__version__,
-        "python": platform.python_version(),
+        **versions("triton"),
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _write(path: Path, rows: list[dict[str, str]]) -> None:
-    """Replace the CSV in one step: a run cut short leaves a whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,8 @@ picture, with unit balls drawn over the noisy image, and a table of how near eac
 """
 
 import argparse
-import csv
 import dataclasses
-import importlib.metadata
-import io
 import itertools
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +24,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
-from .. import __version__
+from .._files import versions, write_table, writing
 from ..filters import box_filter, dilated_filter, interpolated_filter, random_deformable_filter, tangent_filter
 from ..metrics import Metric, gradient_metric
 from ..stencils import polar
@@ -80,9 +75,9 @@ def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
         start = time.perf_counter()
         image = denoise(noisy)
         results.append(Result(method, image, _psnr(clean, image), time.perf_counter() - start))
-    output.mkdir(parents=True, exist_ok=True)
-    _write(output / "comparison.png", _picture(noisy, results))
-    _write(output / "psnr.csv", _csv(results, size, seed))
+    with writing(output / "comparison.png") as path:
+        _picture(noisy, results).savefig(path)
+    write_table(output / "psnr.csv", [_row(result, size, seed) for result in results])
     return results
 
 
@@ -111,7 +106,7 @@ def _psnr(clean: np.ndarray, image: np.ndarray) -> float:
     return float(skimage.metrics.peak_signal_noise_ratio(clean, image, data_range=1.0))
 
 
-def _picture(noisy: np.ndarray, results: Sequence[Result]) -> bytes:
+def _picture(noisy: np.ndarray, results: Sequence[Result]) -> Figure:
     """Draw unit balls over the noisy image, large, and beside it two rows of what each filter makes of it, as PNG."""
     columns = (len(results) + 1) // 2
     # In inches: the large panel ends flush with both rows, as it is as high as these and the titles between them.
@@ -135,9 +130,7 @@ def _picture(noisy: np.ndarray, results: Sequence[Result]) -> bytes:
     for n, r in enumerate(results):
         x, y = large + gap + n % columns * (side + gap), (1 - n // columns) * (side + title)
         panel(x, y, side, r.image, f"{r.method}\n{r.psnr:.1f} dB", "bold" if r.psnr == best else "normal")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return figure
 
 
 def _draw_balls(axes: Axes, metric: Metric, rows: slice, cols: slice) -> None:
@@ -151,32 +144,19 @@ def _draw_balls(axes: Axes, metric: Metric, rows: slice, cols: slice) -> None:
         axes.plot(x, y, ".", color=_PIXEL, markersize=5)
 
 
-def _csv(results: Sequence[Result], size: int, seed: int) -> bytes:
-    """Write one line a method, with what is needed to compare it with another run."""
-    text = io.StringIO(newline="")
-    table = csv.writer(text, lineterminator="\n")
-    versions = {
-        "metricconv": __version__,
-        "torch": torch.__version__,
-        "scikit-image": importlib.metadata.version("scikit-image"),
-        "python": platform.python_version(),
+def _row(result: Result, size: int, seed: int) -> dict[str, object]:
+    """Return a line of the table, with what is needed to compare it with another run."""
+    return {
+        "method": result.method,
+        "samples": SAMPLES**2 if result.seconds else 1,
+        "psnr": f"{result.psnr:.4f}",
+        "seconds": f"{result.seconds:.4f}",
+        "size": size,
+        "sigma": SIGMA,
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        **versions("scikit-image"),
     }
-    table.writerow(["method", "samples", "psnr", "seconds", "size", "sigma", "seed", "threads", *versions])
-    for r in results:
-        samples = SAMPLES**2 if r.seconds else 1
-        row = [r.method, samples, f"{r.psnr:.4f}", f"{r.seconds:.4f}", size, SIGMA, seed, torch.get_num_threads()]
-        table.writerow([*row, *versions.values()])
-    return text.getvalue().encode()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file in one move, so that no reader ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,9 @@ METRICCONV_DATA naming a folder that holds cameraman256.png, the balls are drawn
 """
 
 import argparse
-import csv
 import dataclasses
-import importlib.metadata
 import itertools
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from torch import Tensor
 
-from .. import __version__
+from .._files import versions, write_table, writing
 from .._interpolation import interpolate
 from ..filters import geodesic_filter, tangent_filter
 from ..metrics import (
@@ -166,11 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.tune:
         console.print(tune(options.size, options.seed))
         return
-    options.output.mkdir(parents=True, exist_ok=True)
-    draw_balls(_photograph()).savefig(options.output / "balls.png")
-    draw_vessels().savefig(options.output / "vessels.png")
+    for name, figure in (("balls", draw_balls(_photograph())), ("vessels", draw_vessels())):
+        with writing(options.output / f"{name}.png") as path:
+            figure.savefig(path)
     rows = denoise(options.size, options.seed)
-    _write_table(options.output / "denoising.csv", rows, options.size, options.seed)
+    write_table(options.output / "denoising.csv", [_line(row, options.size, options.seed) for row in rows])
     console.print(_table(rows))
     console.print(f"wrote balls.png, vessels.png and denoising.csv to {options.output}")
 
@@ -267,30 +264,19 @@ def _table(rows: Sequence[Row]) -> rich.table.Table:
     return table
 
 
-def _write_table(path: Path, rows: Sequence[Row], size: int, seed: int) -> None:
-    """Write one line an image and method, with what is needed to compare it with another run."""
-    versions = {
-        "metricconv": __version__,
-        "torch": torch.__version__,
-        "scikit-image": importlib.metadata.version("scikit-image"),
-        "python": platform.python_version(),
+def _line(row: Row, size: int, seed: int) -> dict[str, object]:
+    """Return a line of the table, with what is needed to compare it with another run."""
+    return {
+        "image": row.image,
+        "method": row.method,
+        "psnr": f"{row.psnr:.4f}",
+        **dict(zip(Knobs._fields, KNOBS.get(row.method, ("", "", "")), strict=True)),
+        "samples": SAMPLES**2 if row.method in KNOBS else 1,
+        "size": size,
+        "sigma": SIGMA,
+        "seed": seed,
+        **versions("scikit-image"),
     }
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["image", "method", "psnr", *Knobs._fields, "samples", "size", "sigma", "seed", *versions])
-        for r in rows:
-            knobs = KNOBS.get(r.method, ("", "", ""))
-            row = [
-                r.image,
-                r.method,
-                f"{r.psnr:.4f}",
-                *knobs,
-                SAMPLES**2 if r.method in KNOBS else 1,
-                size,
-                SIGMA,
-                seed,
-            ]
-            table.writerow([*row, *versions.values()])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""Files that programs write: whole or not at all, tables with what is needed to compare them with another run."""
+
+import contextlib
+import csv
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from . import __version__
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; its file takes the place of ``path`` in one move, or vanishes if an error is raised.
+
+    Folders are made as needed. The path keeps its suffix, by which many writers choose a format.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> None:
+    """Write rows as CSV, with these columns, or those of the first row; what a row lacks stays empty."""
+    with writing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, columns or list(rows[0]), restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Read what ``write_table`` wrote; no rows if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions behind a result: of metricconv, torch, Python and these packages."""
+    found = {"metricconv": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return found | {package: importlib.metadata.version(package) for package in packages}

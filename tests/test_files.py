@@ -1,0 +1,32 @@
+"""Files are written whole, or not at all."""
+
+import pytest
+
+from metricconv._files import read_table, versions, write_table, writing
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(OSError, match="disk full"), writing(path) as temporary:
+        temporary.write_text("half of the new")
+        raise OSError("disk full")
+    assert [p.name for p in tmp_path.iterdir()] == ["table.csv"] and path.read_text() == "old"
+
+
+def test_a_written_file_keeps_its_suffix_on_the_way_and_makes_its_folder(tmp_path):
+    with writing(tmp_path / "new" / "picture.png") as temporary:
+        assert temporary.suffix == ".png"
+        temporary.write_bytes(b"whole")
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["picture.png"]
+
+
+def test_tables_come_back_as_written(tmp_path):
+    rows = [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]
+    write_table(tmp_path / "t.csv", [rows[0], {"a": 2}])
+    assert read_table(tmp_path / "t.csv") == rows
+    assert read_table(tmp_path / "absent.csv") == []
+
+
+def test_versions_name_the_packages_behind_a_result():
+    assert {"metricconv", "torch", "python", "scikit-image"} == set(versions("scikit-image"))
