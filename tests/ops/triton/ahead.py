@@ -16,7 +16,13 @@ from metricconv.ops.triton import launch
 from metricconv.ops.triton import run as engine_run
 from ops.triton.cases import Case
 
-_TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64"}
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
 _OPTIONS = ("num_warps", "num_stages")
 
 

@@ -53,6 +53,7 @@ def test_channels(name: str) -> None:
 
 WINDOWS = {
     "patch": Case(channels=(18, 20), size=(9, 10), modulated=True, kernel=(1, 3)),
+    "patch, no sample outside": Case(channels=(18, 20), size=(9, 10), radius=0.5, kernel=(1, 3)),
     "patch, some samples outside": Case(channels=(18, 20), size=(9, 10), mode="reflect", radius=4.0, kernel=(1, 3)),
     "patch of each": Case(channels=(4, 4), groups=4, metric_groups=2, size=(9, 10), modulated=True, kernel=(1, 3)),
     "image": Case(channels=(18, 20), size=(9, 10), modulated=True, stride=2, kernel=(1, 3)),
@@ -76,6 +77,13 @@ def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
     if dtype == torch.bfloat16:  # which the interpreter can convert but not multiply
         monkeypatch.setattr(tiles, "window", lambda *args: "no")
     check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
+
+
+def test_interpolation_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, forward = [], tiles.forward
+    monkeypatch.setattr(tiles, "forward", lambda *args: seen.append(forward(*args)) or seen[-1])
+    check(Case(dtype=torch.float16, channels=(2, 80), kernel=(1, 1), padding=0, size=(3, 4), batch=1), 2e-3)
+    assert seen[0]["PACKED"]
 
 
 @pytest.mark.parametrize("name", ["dot in groups", "each", "few", "many blocks of a deformable"])

@@ -11,6 +11,7 @@ from ops.triton.ahead import build, launches_of
 
 CASES = {
     "dense": Case(channels=(64, 128), size=(28, 28), dtype=torch.bfloat16, layout="channels_last"),
+    "dense, many channels": Case(channels=(512, 512), size=(9, 20), dtype=torch.bfloat16),
     "dense, whole images": Case(channels=(64, 64), size=(8, 8), dtype=torch.float16, modulated=True),
     "dense in float32": Case(kind="deformable", channels=(32, 48), size=(20, 60), groups=2, metric_groups=2),
     "depthwise": Case(channels=(64, 64), groups=64, metric_groups=2, size=(56, 56), dtype=torch.float16),
@@ -22,6 +23,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compile(name: str, capability: int) -> None:
     launches = launches_of(CASES[name])
-    assert len(launches) == (4 if name == "dense" else 3)  # forward, image and geometry (apart or not), weights
+    patches = CASES[name].dtype == torch.bfloat16  # whose strays are added by a launch of their own
+    assert len(launches) == (4 if patches else 3)  # forward, image, weights; geometry with either of the latter
     for kernel, arguments in launches:
         assert build(kernel, arguments, capability).asm["cubin"]

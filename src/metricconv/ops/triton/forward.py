@@ -7,9 +7,10 @@ import triton.language as tl
 
 from .geometry import (
     axis_corners,
+    blend,
     corner_rows,
     image_start,
-    load_corner,
+    load_corners,
     load_parameters,
     load_tap,
     offset,
@@ -61,18 +62,6 @@ def contract(acc, a, w, HOW: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def sample(x, start, rows, weights, channel, in_range, EVEN: tl.constexpr):
-    """Interpolate: the four corners' channels by their weights, [BM, BK] in float32."""
-    r00, r01, r10, r11 = rows
-    wy0, wy1, wx0, wx1 = weights
-    value = (wy0 * wx0)[:, None] * load_corner(x, start, r00, channel, in_range, EVEN)
-    value += (wy0 * wx1)[:, None] * load_corner(x, start, r01, channel, in_range, EVEN)
-    value += (wy1 * wx0)[:, None] * load_corner(x, start, r10, channel, in_range, EVEN)
-    value += (wy1 * wx1)[:, None] * load_corner(x, start, r11, channel, in_range, EVEN)
-    return value
-
-
-@triton.jit
 def forward_kernel(
     x,  # [B, H, W, C]
     weight,  # [C_out, P, C/groups]
@@ -98,6 +87,7 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     HUGE: tl.constexpr,
     EVEN: tl.constexpr,  # BK divides the span
+    PACKED: tl.constexpr,  # interpolate in half precision
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -156,7 +146,8 @@ def forward_kernel(
                     here = k * BK + tl.arange(0, BK)
                     in_span = here < channels.span
                 c = (first_span + s) * channels.span + here  # [BK]
-                value = sample(x, start, rows, (wy0, wy1, wx0, wx1), c, in_span, EVEN)  # [BM, BK]
+                corners = load_corners(x, start, rows, c, in_span, EVEN)
+                value = blend(corners, (wy0, wy1, wx0, wx1), PACKED)  # [BM, BK]
                 at = wide(outs, HUGE) * shape.samples + tap
                 if HOW == "each":
                     w = tl.load(weight + at, mask=in_outs, other=0.0)[None, :]  # [1, BN]

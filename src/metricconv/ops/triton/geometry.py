@@ -252,9 +252,35 @@ def corner_rows(y0, y1, x0, x1, shape, channels, HUGE: tl.constexpr):
 
 @triton.jit
 def load_corner(x, start, row, channel, in_range, EVEN: tl.constexpr):
-    """Gather one corner's channels: [BM, BK] in float32. EVEN says that all channels are in range."""
+    """Gather one corner's channels: [BM, BK]. EVEN says that all channels are in range."""
     where = x + ((start + row)[:, None] + channel[None, :])
     if EVEN:
-        return tl.load(where).to(tl.float32)
+        return tl.load(where)
     else:
-        return tl.load(where, mask=in_range[None, :], other=0.0).to(tl.float32)
+        return tl.load(where, mask=in_range[None, :], other=0.0)
+
+
+@triton.jit
+def load_corners(x, start, rows, channel, in_range, EVEN: tl.constexpr):
+    """Gather the four corners' channels: [BM, BK] each, as they are stored."""
+    return (
+        load_corner(x, start, rows[0], channel, in_range, EVEN),
+        load_corner(x, start, rows[1], channel, in_range, EVEN),
+        load_corner(x, start, rows[2], channel, in_range, EVEN),
+        load_corner(x, start, rows[3], channel, in_range, EVEN),
+    )
+
+
+@triton.jit
+def blend(corners, weights, PACKED: tl.constexpr):
+    """Interpolate: the four corners' channels [BM, BK] by their weights.
+
+    In float32; or PACKED, in the image's own half precision, which the hardware multiplies two at a time.
+    """
+    wy0, wy1, wx0, wx1 = weights
+    DTYPE: tl.constexpr = corners[0].dtype if PACKED else tl.float32
+    value = (wy0 * wx0).to(DTYPE)[:, None] * corners[0].to(DTYPE)
+    value += (wy0 * wx1).to(DTYPE)[:, None] * corners[1].to(DTYPE)
+    value += (wy1 * wx0).to(DTYPE)[:, None] * corners[2].to(DTYPE)
+    value += (wy1 * wx1).to(DTYPE)[:, None] * corners[3].to(DTYPE)
+    return value

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from ..problem import OutputGrid
 from . import tiles
-from .backward import backward_data_kernel, backward_weight_kernel
+from .backward_data import backward_data_kernel
+from .backward_weight import backward_weight_kernel
 from .forward import Channels, forward_kernel
 from .geometry import Lattice, Shape, Strides
 
@@ -128,20 +130,26 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     return out
 
 
-def backward_data(call: Call, grad: Tensor, needs_x: bool, needs_geometry: bool) -> tuple[Tensor | None, ...]:
-    """Return the gradients of image, modulation, field and drift, None where there is nothing to tell."""
+def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+    """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
+    needs_x, needs_weight, *needs_geometry = needs
     shape, how = call.shape(), tiles.contraction(call.channels())
     exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
-    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact) if needs_x else "no"
-    geometry = _Geometry(call) if needs_geometry else None
+    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact)
     image = _Image(call, grad, window) if needs_x else None
-    if window == "patch" and geometry is not None:  # together they would not fit in registers
-        _launch_backward_data(call, grad, window, image, None)
+    geometry = _Geometry(call) if any(needs_geometry) else None
+    # What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
+    apart = geometry is not None and needs_weight and tiles.geometry_with_weights(how, call.channels())
+    apart = apart and not torch.are_deterministic_algorithms_enabled()
+    if image is not None:
+        _launch_backward_data(call, grad, window, image, None if apart or window == "patch" else geometry)
+        if window == "patch":
+            _launch_backward_data(call, grad, "strays", image, None)
+    if geometry is not None and not apart and (image is None or window == "patch"):
         _launch_backward_data(call, grad, "no", None, geometry)
-    else:
-        _launch_backward_data(call, grad, window, image, geometry)
+    weight = _launch_backward_weight(call, grad, geometry if apart else None) if needs_weight else None
     moved = (None, None, None) if geometry is None else geometry.totals()
-    return None if image is None else image.total(), *moved
+    return [None if image is None else image.total(), weight, *moved]
 
 
 class _Image:
@@ -152,6 +160,7 @@ class _Image:
         batch, channels, height, width = call.x.shape
         size = (batch, height, width, channels)
         self.dtype, self.how, self.scale = call.x.dtype, "add", None
+        self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
             self.how, self.sums = "no", call.x.new_empty(size)
         elif torch.are_deterministic_algorithms_enabled():
@@ -189,48 +198,55 @@ class _Geometry:
         return tuple(_total(self.buffers[name]) for name in ("modulation", "field", "drift"))
 
 
+def _where(geometry: _Geometry | None) -> dict[str, Any]:
+    """Return the kernels' arguments that say where the geometry's gradients go."""
+    found: dict[str, Any] = {}
+    for name in ("modulation", "field", "drift"):
+        buffer = None if geometry is None else geometry.buffers[name]
+        found |= {f"grad_{name}": buffer, f"grad_{name}_strides": _strides(None if buffer is None else buffer[0])}
+    return found
+
+
 def _launch_backward_data(
     call: Call, grad: Tensor, window: str, image: _Image | None, geometry: _Geometry | None
 ) -> None:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, image is None)
+    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, geometry is not None)
     blocks = math.ceil(channels.span / cut["BK"])
     if geometry is not None:
         geometry.allocate(channels.spans_per_metric * blocks)
     buffers = {} if geometry is None else geometry.buffers
     batch = call.x.shape[0]
     windows = math.ceil(batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
+    programs = windows * (channels.ins // channels.span) * blocks
+    if window == "patch" and image is not None:
+        image.strays = torch.empty(programs, dtype=torch.int32, device=call.x.device)
     with on_device(call.x):
-        backward_data_kernel[(windows * (channels.ins // channels.span) * blocks,)](
+        backward_data_kernel[(programs,)](
             **call.common(how),
             grad_out=grad,
             weight=_by_tap(call.weight),
             grad_x=None if image is None else image.sums,
-            grad_modulation=buffers.get("modulation"),
-            grad_field=buffers.get("field"),
-            grad_drift=buffers.get("drift"),
+            **_where(geometry),
+            strays=None if image is None else image.strays,
             scale=None if image is None else image.scale,
             out_strides=_image_strides(grad),
-            grad_field_strides=_part_strides(buffers.get("field")),
-            grad_drift_strides=_part_strides(buffers.get("drift")),
-            grad_modulation_strides=_part_strides(buffers.get("modulation")),
             part_strides=tuple(_part_stride(buffers.get(name)) for name in ("field", "drift", "modulation")),
             EVEN=channels.span % cut["BK"] == 0,
             SCATTER="no" if image is None else image.how,
-            MOVES=geometry is not None,
-            DEPOSIT="" if geometry is None else geometry.deposit,
+            MOVES="no" if geometry is None else geometry.deposit,
             BLOCKS=blocks,
             STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
             **cut,
         )
 
 
-def backward_weight(call: Call, grad: Tensor) -> Tensor:
+def _launch_backward_weight(call: Call, grad: Tensor, geometry: _Geometry | None) -> Tensor:
     """Return the gradient of the weights, (C_out, C/groups, k_h, k_w)."""
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_weight(how, shape, channels, call.x.element_size())
+    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), geometry is not None)
     blocks = math.ceil(channels.span / cut["BK"])
     steps = 1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"])
     count = tiles.count(shape, cut["BM"], cut["TW"])
@@ -241,16 +257,21 @@ def backward_weight(call: Call, grad: Tensor) -> Tensor:
     adds = parts > 1 and not torch.are_deterministic_algorithms_enabled()
     size = (1 if adds else parts, channels.outs, *call.weight.shape[2:], channels.ins_per_group)
     sums = (torch.zeros if adds else torch.empty)(size, dtype=torch.float32, device=call.x.device)
+    if geometry is not None:
+        geometry.allocate(programs)
     with on_device(call.x):
         backward_weight_kernel[(programs * parts,)](
             **call.common(how),
             grad_out=grad,
+            weight=_by_tap(call.weight),
             grad_weight=sums,
+            **_where(geometry),
             out_strides=_image_strides(grad),
             tiles=count,
             tiles_per_part=per_part,
             part_stride=_part_stride(sums),
             EVEN=channels.span % cut["BK"] == 0,
+            MOVES="no" if geometry is None else geometry.deposit,
             DEPOSIT="add" if adds else "store",
             BLOCKS=blocks,
             STEPS=steps,
@@ -288,10 +309,6 @@ def _strides(field: Tensor | None) -> Strides:
         return _NO_STRIDES
     b, g, n, *rest = field.stride()
     return Strides(b, g, n, rest[0] if len(rest) == 3 else 0, *rest[-2:])
-
-
-def _part_strides(parts: Tensor | None) -> Strides:
-    return _strides(None if parts is None else parts[0])
 
 
 def _part_stride(parts: Tensor | None) -> int:

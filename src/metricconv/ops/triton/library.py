@@ -42,11 +42,7 @@ def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
     grad = grad.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    found: list[Tensor | None] = [None] * 5
-    if needs[0] or any(needs[2:]):
-        found[0], *found[2:] = launch.backward_data(call, grad, needs[0], any(needs[2:]))
-    if needs[1]:
-        found[1] = launch.backward_weight(call, grad)
+    found = launch.backward(call, grad, needs)
     if found[2] is not None and call.modulation is not None:
         found[2] = found[2].to(call.modulation.dtype)
     return tuple(g if g is not None and n else grad.new_empty(0) for g, n in zip(found, needs, strict=True))

@@ -66,54 +66,75 @@ def _few(shape: Shape, channels: Channels, BM: int, num_warps: int) -> dict[str,
 def forward(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
     """Return the forward kernel's tiles; ``size`` is the bytes of a number."""
     if how == "sum":
-        return _few(shape, channels, 128, 4)
-    # Gathered numbers go through the first-level cache: Triton's pipelining (num_stages > 1) would go around it.
+        return _few(shape, channels, 128, 4) | {"PACKED": False}
+    # Gathered numbers go through the first-level cache, which Triton's pipelining (num_stages > 1) goes around: it pays
+    # only where the product is large.
+    sizes: dict[str, Any] = {"TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1, "PACKED": False}
     if how == "each":
         block = _block(channels.span, 1, 64)
-        BM = min(max(2048 // block, 32), 128)
-        return {"BM": BM, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
-    BN = _block(channels.outs_per_group, 16, 256 if size == 2 else 128)
+        return {**sizes, "BM": min(max(2048 // block, 32), 128), "BN": block, "BK": block}
+    BN = _block(channels.outs_per_group, 16, 256)
     BK = _block(channels.span, 16, 64 if size == 2 else 32)
-    BM = 128 if BN == 128 else 64
-    return {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 8), "num_warps": 8 if BN > 64 else 4, "num_stages": 1}
+    sizes |= {"BM": 64, "BN": BN, "BK": BK, "PACKED": size == 2 and BN > 64}
+    if BN <= 64:
+        return sizes
+    if BN == 128:
+        return {**sizes, "BM": 64 if size == 2 else 128, "num_warps": 8}
+    if size == 2 and channels.outs_per_group > 256:
+        sizes |= {"BM": 128, "BK": min(BK, 32)}
+    return {**sizes, "num_warps": 8, "num_stages": 3}
 
 
-def backward_data(
-    how: str, shape: Shape, channels: Channels, size: int, window: str, geometry_only: bool
-) -> dict[str, Any]:
-    """Return the tiles of the kernel for image and geometry."""
+def geometry_with_weights(how: str, channels: Channels) -> bool:
+    """Return whether one kernel finds the gradients of weights and geometry: not if it gathered again too often."""
+    return how == "dot" and channels.outs_per_group <= 128
+
+
+def backward_data(how: str, shape: Shape, channels: Channels, size: int, window: str, moves: bool) -> dict[str, Any]:
+    """Return the tiles of the kernel for the image, and for the geometry if it ``moves``."""
     if how == "sum":
         return _few(shape, channels, 64, 2) | NO_WINDOW
+    sizes: dict[str, Any] = {"BM": 64, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     if how == "each":
         BN = BK = _block(channels.span, 16 if window != "no" else 1, 32)
+    elif size == 2:
+        BN = _block(channels.outs_per_group, 16, 64 if window == "no" else 128)
+        BK = _block(channels.span, 16, 64)
     else:
-        BN = _block(channels.outs_per_group, 16, (64 if window == "no" else 128) if size == 2 else 32)
-        BK = _block(channels.span, 16, 32 if window == "no" and not (geometry_only and size == 2) else 64)
-    sizes: dict[str, Any] = {"BM": 64, "BN": BN, "BK": BK, "num_warps": 4, "num_stages": 1}
+        BN = _block(channels.outs_per_group, 16, 64 if moves and window == "image" else 32)
+        BK = _block(channels.span, 16, 32 if moves else 64)
+        sizes["BM"] = 64 if moves else 128
+    sizes |= {"BN": BN, "BK": BK}
     if window == "no":
-        return {**sizes, "TW": _patch(shape, 8), **NO_WINDOW}
-    if window == "patch":
-        return {**sizes, "TW": 8, "WINDOW": "patch", "WB": 1, "WH": 16, "WW": 16, "TILES": 1}
+        return {**sizes, **NO_WINDOW}
+    if window in ("patch", "strays"):
+        return {**sizes, "TW": 8, "WINDOW": window, "WB": 1, "WH": 16, "WW": 16, "TILES": 1}
     height, width = power_of_2(shape.height), power_of_2(shape.width)
-    BM = 128 if how == "dot" else 64
-    images = max(BM // (height * width), 1)
-    steps = math.ceil(images * shape.out_height * shape.out_width / BM)
-    whole = {"WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
-    return {**sizes, "BM": BM, "TW": 0, **whole, "num_warps": 8 if how == "dot" else 4}
+    if how == "dot" and size == 2 and height * width <= 64:
+        sizes |= {"BK": _block(channels.span, 16, 128), "num_warps": 8 if moves else 4}
+    elif how == "dot" and height * width > 64:
+        sizes |= {"BM": 128, "num_warps": 8} if moves or size == 4 else {}
+    images = max(sizes["BM"] // (height * width), 1)
+    steps = math.ceil(images * shape.out_height * shape.out_width / sizes["BM"])
+    return {**sizes, "TW": 0, "WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
 
 
-def backward_weight(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
-    """Return the tiles of the kernel for the weights."""
+def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves: bool) -> dict[str, Any]:
+    """Return the tiles of the kernel for the weights, and for the geometry if it ``moves``."""
     if how == "sum":
         return _few(shape, channels, 256, 4)
+    sizes: dict[str, Any] = {"BM": 64, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     if how == "each":
         block = _block(channels.span, 1, 32)
-        return {"BM": 64, "BN": block, "BK": block, "TW": _patch(shape, 8), "num_warps": 8, "num_stages": 1}
-    BN = _block(channels.outs_per_group, 16, 256 if size == 2 else 64)
-    BK = _block(channels.span, 16, (128 if BN == 256 else 64) if size == 2 else 32)
-    BM = 128 if size == 2 and BN <= 64 else 64
-    sizes = {"BM": BM, "BN": BN, "BK": BK, "TW": _patch(shape, 8)}
-    return {**sizes, "num_warps": 8 if BM * BN > 4096 else 4, "num_stages": 1}
+        return {**sizes, "BN": block, "BK": block, "num_warps": 8}
+    if size == 4:
+        BN, BK = _block(channels.outs_per_group, 16, 128), _block(channels.span, 16, 128)
+        return {**sizes, "BN": BN, "BK": BK, "num_warps": 8 if BN * BK > 4096 else 4}
+    BN = _block(channels.outs_per_group, 16, 128 if moves else 256)
+    BK = _block(channels.span, 16, 128 if BN == 256 else 64)
+    if not moves:
+        sizes |= {"BM": 128 if BN <= 64 else 64, "num_warps": 8}
+    return {**sizes, "BN": BN, "BK": BK}
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:

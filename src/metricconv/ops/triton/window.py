@@ -3,7 +3,8 @@
 Sample p of a tile adds hat(w_y − y_p)·hat(w_x − x_p)·g_p to pixel w. With S [BW, BM] these weights, the gradient of the
 window is Σ_taps S g on the tensor cores; it is written once, where plain scattering adds four corners for every tap.
 A window of BW = WB·WH·WW pixels is either a patch of one image, around a patch of output pixels ("patch"), or WB whole
-images ("image"), whose gradient then needs no addition in memory at all.
+images ("image"), whose gradient then needs no addition in memory at all. Few samples leave a patch's window; a second
+launch ("strays") adds those on their own, in the tiles where the first found any.
 """
 
 import triton
