@@ -1,12 +1,14 @@
 """What is measured: shapes, and the contenders that compute on them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 import metricconv as mc
+from metricconv.supports.geodesic import Rays
 
 Inputs = dict[str, Tensor]
 
@@ -77,6 +79,11 @@ def contenders(shape: Shape) -> Iterator[Contender]:
             yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
     for dtype in (*half, single):
         yield Contender("metric", dtype, True, _metric, _metric_conv)
+    if shape.kernel <= 11 and shape.groups == 1:
+        for dtype in (torch.bfloat16, single):
+            yield Contender("geodesic, 4 steps", dtype, True, _metric, _geodesic(4))
+    if shape.kernel == 11:
+        yield Contender("geodesic, 11 steps", single, True, _metric, _geodesic(11))
     if shape.kernel <= 31:
         for dtype in (torch.bfloat16, single):
             yield Contender("deformable", dtype, True, _displacement, _deformable)
@@ -105,6 +112,19 @@ def _metric(shape: Shape, device: str) -> Inputs:
 def _metric_conv(shape: Shape, t: Inputs, backend: str = "auto") -> Tensor:
     ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
     return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups, backend=backend)
+
+
+def _geodesic(steps: int) -> Callable[[Shape, Inputs], Tensor]:
+    def call(shape: Shape, t: Inputs) -> Tensor:
+        ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), _rays(shape.kernel), steps)
+        return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups)
+
+    return call
+
+
+@functools.cache
+def _rays(kernel: int) -> Rays:
+    return Rays.of(mc.stencils.onion(kernel))
 
 
 def _reference(shape: Shape, t: Inputs) -> Tensor:

@@ -12,7 +12,7 @@ from triton.compiler import ASTSource
 
 from metricconv.ops import functional
 from metricconv.ops.problem import Problem
-from metricconv.ops.triton import launch
+from metricconv.ops.triton import geodesic, launch
 from metricconv.ops.triton import run as engine_run
 from ops.triton.cases import Case
 
@@ -37,16 +37,16 @@ class _Caught:
 @contextmanager
 def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Catch launches instead of making them."""
-    names = [name for name in vars(launch) if name.endswith("_kernel")]
-    kernels = {name: getattr(launch, name) for name in names}
+    kernels = [(room, name, value) for room in (launch, geodesic) for name, value in vars(room).items()]
+    kernels = [place for place in kernels if place[1].endswith("_kernel")]
     launches: list[tuple[Any, dict[str, Any]]] = []
     try:
-        for name, kernel in kernels.items():
-            setattr(launch, name, _Caught(kernel, launches))
+        for room, name, kernel in kernels:
+            setattr(room, name, _Caught(kernel, launches))
         yield launches
     finally:
-        for name, kernel in kernels.items():
-            setattr(launch, name, kernel)
+        for room, name, kernel in kernels:
+            setattr(room, name, kernel)
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:

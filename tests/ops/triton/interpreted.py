@@ -1,12 +1,14 @@
 """The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
-from metricconv.ops.triton import library, tiles
+from metricconv.ops.triton import geodesic, library, tiles
 from ops.triton.cases import KINDS, MODES, Case, check
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
@@ -38,6 +40,8 @@ CHANNELS = {
     "constant": Case(constant=True, kernel=(1, 3)),
     "deformable in groups": Case(kind="deformable", channels=(32, 16), metric_groups=2, kernel=(1, 3), modulated=True),
     "many blocks of a deformable": Case(kind="deformable", channels=(80, 16), kernel=(1, 1), padding=0, modulated=True),
+    "geodesic in groups": Case(kind="geodesic", channels=(4, 4), metric_groups=2, modulated=True, size=(4, 5)),
+    "geodesic on one pixel": Case(kind="geodesic", size=(1, 1), kernel=(1, 3), padding=(0, 1)),
     "far": Case(radius=1000.0, mode="circular", kernel=(1, 3)),
     "one pixel": Case(size=(1, 1), mode="reflect", kernel=(1, 3)),
     "one dimension": Case(size=(7,), kernel=(3,), modulated=True),
@@ -65,6 +69,27 @@ WINDOWS = {
 def test_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "window", lambda *args: name[:5])
     check(WINDOWS[name], TOLERANCE)
+
+
+@pytest.mark.parametrize(("smooth", "steps", "drift"), [(0, 4, True), (2, 1, False)])
+def test_geodesics(smooth: int, steps: int, drift: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ball(metric: mc.Randers, stencil: mc.stencils.Stencil, **options: Any) -> mc.GeodesicBall:
+        options |= {"smooth": smooth, "steps": steps, "radius": 0.8}
+        return GeodesicBall(
+            metric if drift else mc.Riemannian(metric.M + 0.0 * metric.omega[:, :, :1]), stencil, **options
+        )
+
+    GeodesicBall = mc.GeodesicBall
+    monkeypatch.setattr(mc, "GeodesicBall", ball)
+    check(Case(kind="geodesic", size=(4, 5), kernel=(3, 3)), TOLERANCE)
+
+
+def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, trace = [], geodesic.trace
+    monkeypatch.setattr(geodesic, "_CHUNK", 8 * 2 * 12 * 4)  # four samples of 2 images of 12 pixels; a ray's states
+    monkeypatch.setattr(geodesic, "trace", lambda *args: seen.append(args[5]) or trace(*args))
+    check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), modulated=True), TOLERANCE)
+    assert max(seen) <= 4 and sum(seen) == 2 * 9 - seen[0]  # each chunk but the first once more in the backward pass
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])

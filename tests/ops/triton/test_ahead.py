@@ -15,6 +15,7 @@ CASES = {
     "dense, whole images": Case(channels=(64, 64), size=(8, 8), dtype=torch.float16, modulated=True),
     "dense in float32": Case(kind="deformable", channels=(32, 48), size=(20, 60), groups=2, metric_groups=2),
     "depthwise": Case(channels=(64, 64), groups=64, metric_groups=2, size=(56, 56), dtype=torch.float16),
+    "geodesic": Case(kind="geodesic", channels=(16, 16), size=(20, 30)),
     "few channels": Case(channels=(1, 1), size=(64, 64), mode="reflect"),
 }
 
@@ -23,7 +24,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compile(name: str, capability: int) -> None:
     launches = launches_of(CASES[name])
-    patches = CASES[name].dtype == torch.bfloat16  # whose strays are added by a launch of their own
-    assert len(launches) == (4 if patches else 3)  # forward, image, weights; geometry with either of the latter
+    # Forward, image, weights; strays of patches; the geometry, with many channels apart; fields and rays of geodesics.
+    assert len(launches) == {"dense": 4, "dense, many channels": 5, "geodesic": 9}.get(name, 3)
     for kernel, arguments in launches:
         assert build(kernel, arguments, capability).asm["cubin"]

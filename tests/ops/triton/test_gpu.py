@@ -22,6 +22,8 @@ REGIMES = {
     "depthwise": Case(channels=(24, 24), groups=24, metric_groups=2, size=(21, 59), modulated=True),
     "depthwise, whole images": Case(channels=(40, 40), groups=40, size=(7, 7), modulated=True),
     "depthwise, two of each": Case(channels=(6, 12), groups=6, size=(9, 8)),
+    "dense, geodesic": Case(kind="geodesic", channels=(64, 48), size=(19, 70), metric_groups=2),
+    "one channel, geodesic": Case(kind="geodesic", channels=(1, 1), size=(40, 64), kernel=(7, 7), padding=3),
     "few channels": Case(channels=(3, 5), size=(33, 70)),
     "one channel": Case(channels=(1, 1), size=(40, 64), kernel=(7, 7), padding=3, modulated=True),
     "one dimension": Case(channels=(16, 16), size=(40,), kernel=(3,)),

@@ -3,6 +3,7 @@
 Triton is imported when the first problem arrives that the engine could compute, not before.
 """
 
+import dataclasses
 import os
 import weakref
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from ...metrics import Metric, Parametrisation, Randers, Riemannian
 from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
-from ...supports import Deformable, Dilated, Grid, Shifted, TangentBall
+from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ..problem import Problem
 
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
@@ -37,9 +39,13 @@ def refusal(problem: Problem) -> str | None:
         return missing
     if support.dim > 2:
         return f"its kernels know 1-D and 2-D supports, this one has {support.dim} spatial axes"
-    if type(support) not in _KINDS:
+    if isinstance(support, GeodesicBall):
+        why = _no_geodesics(support)
+        if why is not None:
+            return why
+    elif type(support) not in _KINDS:
         return f"its kernels do not know {type(support).__name__} supports"
-    if isinstance(support, TangentBall) and type(support.metric) not in (Riemannian, Randers):
+    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
         return f"its kernels do not know {type(support.metric).__name__} metrics"
     tensors = {"input": x, "weight": problem.weight, "bias": problem.bias, "modulation": problem.modulation}
     tensors |= {f"support.{name}": tensor for name, tensor in support.tensors().items()}
@@ -51,28 +57,57 @@ def refusal(problem: Problem) -> str | None:
 
 def run(problem: Problem) -> Tensor:
     """Compute Σ_j w_j m_j x(centre + Δ_j) + bias, with sums in float32: (B, C_out, *out) in the input's layout."""
+    support = problem.support
+    if isinstance(support, GeodesicBall):
+        return _run_geodesic(problem, support)
+    table = _table(support.stencil, problem.input.device) if isinstance(support, TangentBall) else None
+    spacing = support.spacing if isinstance(support, Grid) else tuple(map(float, support.dilation))
+    return _convolve(problem, _KINDS[type(support)], support.tensors(), spacing, table)
+
+
+def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
+    """Trace the rays, some at a time, and sum over their samples as over a deformable support's."""
+    from . import geodesic
+
+    def part(plan: geodesic.Plan, bias: Tensor | None) -> Tensor:
+        chosen, modulation = problem.weight, problem.modulation
+        if len(plan.samples) < ball.samples:
+            chosen = chosen.flatten(2)[:, :, plan.samples].unsqueeze(2)
+            modulation = None if modulation is None else modulation[:, :, plan.samples]
+        some = dataclasses.replace(problem, weight=chosen, bias=bias, modulation=modulation)
+        return _convolve(some, "deformable", {"displacement": geodesic.displacements(ball, plan)}, (0.0, 0.0))
+
+    first, *others = geodesic.plans(ball, problem.input.device)
+    y = part(first, problem.bias)
+    for plan in others:
+        y = y.float() + checkpoint(part, plan, None, use_reentrant=False, preserve_rng_state=False).float()
+    return y.to(problem.input.dtype)
+
+
+def _convolve(
+    problem: Problem, kind: str, fields: dict[str, Tensor], spacing: tuple[float, ...], table: Tensor | None = None
+) -> Tensor:
+    """Launch the kernels of a kind, whose fields are (B, G, …, *out) or broadcast to it."""
     from . import library
 
-    x, support, dim = problem.input, problem.support, problem.support.dim
+    x, weight, modulation = problem.input, problem.weight.to(problem.input.dtype), problem.modulation
+    support, dim = problem.support, problem.support.dim
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
-    fields = {
-        name: t.to(x.device).expand(batch, groups, *t.shape[2:-dim], *out) for name, t in support.tensors().items()
-    }
-    weight, modulation = problem.weight.to(x.dtype), problem.modulation
+    fields = {name: t.to(x.device).expand(batch, groups, *t.shape[2:-dim], *out) for name, t in fields.items()}
     if modulation is not None:
-        modulation = modulation.expand(batch, groups, support.samples, *out)
+        modulation = modulation.expand(batch, groups, -1, *out)
     numbers: dict[str, Any] = {
-        "spacing": support.spacing if isinstance(support, Grid) else tuple(map(float, support.dilation)),
+        "kernel_size": support.kernel_size,
+        "spacing": spacing,
         "dilation": support.dilation,
         "stride": problem.stride,
         "padding": problem.padding,
     }
-    table = _table(support.stencil, x.device) if isinstance(support, TangentBall) else None
     if dim == 1:  # an image one pixel high
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
         modulation = None if modulation is None else modulation.unsqueeze(-2)
         fields = {name: functional.pad(t, (0, 0, _ABSENT[name], 0)).unsqueeze(-2) for name, t in fields.items()}
-        one = {"spacing": 1.0, "dilation": 1, "stride": 1, "padding": 0}
+        one = {"kernel_size": 1, "spacing": 1.0, "dilation": 1, "stride": 1, "padding": 0}
         numbers = {name: (one[name], *value) for name, value in numbers.items()}
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = library.support_conv(
@@ -82,17 +117,25 @@ def run(problem: Problem) -> Tensor:
         next((t for name, t in fields.items() if name != "omega"), None),
         fields.get("omega"),
         table,
-        _KINDS[type(support)],
-        list(numbers["spacing"]),
-        list(numbers["dilation"]),
-        list(numbers["stride"]),
-        list(numbers["padding"]),
+        kind,
+        *(list(value) for value in numbers.values()),
         problem.groups,
         problem.padding_mode,
         None if problem.bias is None else problem.bias.to(x.dtype),
         channels_last,
     )
     return y.squeeze(2) if dim == 1 else y
+
+
+def _no_geodesics(ball: GeodesicBall) -> str | None:
+    """Return why the kernels cannot trace a ball's rays, or None."""
+    if ball.dim != 2:
+        return f"its kernels trace geodesics in 2-D, this ball has {ball.dim} spatial axes"
+    if any(t.dtype != torch.float32 for t in ball.tensors().values()):
+        return "its kernels trace geodesics of float32 metrics"
+    if torch.are_deterministic_algorithms_enabled():
+        return "its kernels add the gradients of geodesics in no fixed order"
+    return None
 
 
 def parametrise(parametrisation: Parametrisation, raw: Tensor) -> Metric | None:

@@ -142,10 +142,12 @@ def backward_data_kernel(
 
         zero = tl.zeros_like(p0)
         g0, g1, g2, g3, g4 = zero, zero, zero, zero, zero
+        p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, HUGE)
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
-            p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, HUGE)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
+            following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
+            p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, HUGE)
             y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x + dx, shape.width, MODE)
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)

@@ -30,6 +30,7 @@ class Call:
     drift: Tensor | None  # [B, G, 2, *out]
     table: Tensor | None  # [P, 3]: direction and radius of each sample
     kind: str
+    kernel_size: tuple[int, ...]  # that of the grid of outputs; the weights may hold only some of its samples
     spacing: list[float]
     dilation: tuple[int, ...]
     stride: tuple[int, ...]
@@ -40,8 +41,7 @@ class Call:
     @property
     def grid(self) -> OutputGrid:
         """Where the output's pixels lie in the input."""
-        kernel = tuple(self.weight.shape[2:])
-        return OutputGrid(tuple(self.x.shape[2:]), kernel, self.dilation, self.stride, self.padding)
+        return OutputGrid(tuple(self.x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
 
     @property
     def metric_groups(self) -> int:

@@ -9,7 +9,8 @@ from . import launch
 
 _ARGUMENTS = (
     "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor? drift, Tensor? table, str kind, "
-    "float[] spacing, SymInt[] dilation, SymInt[] stride, SymInt[] padding, SymInt groups, str padding_mode"
+    "SymInt[] kernel_size, float[] spacing, SymInt[] dilation, SymInt[] stride, SymInt[] padding, SymInt groups, "
+    "str padding_mode"
 )
 _LIBRARY = torch.library.Library("metricconv", "FRAGMENT")
 _LIBRARY.define(
@@ -77,7 +78,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 
 
-def _refuse(ctx: Any, *grads: Tensor) -> None:
+def refuse(ctx: Any, *grads: Tensor) -> None:
+    """Refuse a double backward, in place of a formula for it."""
     raise NotImplementedError(
         "the fused kernels have first derivatives only: for a double backward call the operator with "
         'backend="reference"'
@@ -90,4 +92,4 @@ for _device in ("CUDA", "CPU"):  # CPU serves Triton's interpreter, TRITON_INTER
 torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBRARY)
 torch.library.register_fake("metricconv::support_conv_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv", _differentiate, setup_context=_keep, lib=_LIBRARY)
-torch.library.register_autograd("metricconv::support_conv_backward", _refuse, lib=_LIBRARY)
+torch.library.register_autograd("metricconv::support_conv_backward", refuse, lib=_LIBRARY)

@@ -1,0 +1,306 @@
+"""The geodesic flow of a 2-D metric in registers, with its derivative: the formulas of ``metrics/flow.py``.
+
+At a place the flow needs twelve numbers, of which seven are derivatives: the local tuple
+
+    m00 m01 m11   o0 o1   B = ∂₀ω₁ − ∂₁ω₀   ∂₀m00 ∂₀m01 ∂₀m11   ∂₁m00 ∂₁m01 ∂₁m11.
+
+A field keeps them as three planes of quads, each read and added to at once: (m00 m01 m11 B), (∂₀m00 ∂₀m01 ∂₀m11 o0),
+(∂₁m00 ∂₁m01 ∂₁m11 o1). Everything is float32 and elementwise over the [BM] places of a tile.
+"""
+
+import triton
+import triton.language as tl
+
+from ...metrics.flow import _LEAST_NORM, _LEAST_PIVOT
+from .forward import INTERPRETED
+from .geometry import axis_corners
+
+LEAST_PIVOT = tl.constexpr(_LEAST_PIVOT)
+LEAST_NORM = tl.constexpr(_LEAST_NORM)
+
+
+@triton.jit
+def corners_of(y, x, height, width, MODE: tl.constexpr):
+    """Return the four nodes around a place, their weights, and these weights' derivatives along y and x."""
+    y0, y1, wy0, wy1, vy0, vy1 = axis_corners(y, height, MODE)
+    x0, x1, wx0, wx1, vx0, vx1 = axis_corners(x, width, MODE)
+    nodes = (y0 * width + x0, y0 * width + x1, y1 * width + x0, y1 * width + x1)
+    weights = (wy0 * wx0, wy0 * wx1, wy1 * wx0, wy1 * wx1)
+    along_y = (vy0 * wx0, vy0 * wx1, vy1 * wx0, vy1 * wx1)
+    along_x = (wy0 * vx0, wy0 * vx1, wy1 * vx0, wy1 * vx1)
+    return nodes, weights, along_y, along_x
+
+
+@triton.jit
+def quad_at(nodes):
+    """Return where the quads of these nodes lie in a plane: [BM, 4]."""
+    return nodes[:, None] * 4 + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def gather(plane, nodes, weights):
+    """Interpolate the quads of a plane: [BM, 4]."""
+    value = weights[0][:, None] * tl.load(plane + quad_at(nodes[0]))
+    value += weights[1][:, None] * tl.load(plane + quad_at(nodes[1]))
+    value += weights[2][:, None] * tl.load(plane + quad_at(nodes[2]))
+    return value + weights[3][:, None] * tl.load(plane + quad_at(nodes[3]))
+
+
+@triton.jit
+def apart(quad):
+    """Return the four numbers of quads [BM, 4]."""
+    even, odd = tl.split(tl.reshape(quad, (quad.shape[0], 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    if INTERPRETED:  # whose atomics read the memory behind such a view: copies
+        first, second, third, fourth = first + 0.0, second + 0.0, third + 0.0, fourth + 0.0
+    return first, second, third, fourth
+
+
+@triton.jit
+def together(first, second, third, fourth):
+    """Return quads [BM, 4] of four numbers."""
+    pairs = tl.join(tl.join(first, third), tl.join(second, fourth))
+    return tl.reshape(pairs, (first.shape[0], 4))
+
+
+@triton.jit
+def read(field, nodes, weights, plane):
+    """Interpolate the local tuple from a field of planes of ``plane`` nodes."""
+    m00, m01, m11, B = apart(gather(field, nodes, weights))
+    a00, a01, a11, o0 = apart(gather(field + 4 * plane, nodes, weights))
+    b00, b01, b11, o1 = apart(gather(field + 8 * plane, nodes, weights))
+    return m00, m01, m11, o0, o1, B, a00, a01, a11, b00, b01, b11
+
+
+@triton.jit
+def spread(plane, grad_plane, nodes, weights, along_y, along_x, g, live):
+    """Add quads g [BM, 4] to their nodes by the weights; return Σ g ∂quad/∂y and Σ g ∂quad/∂x."""
+    dy, dx = tl.zeros_like(g), tl.zeros_like(g)
+    for corner in tl.static_range(4):
+        at = quad_at(nodes[corner])
+        value = tl.load(plane + at)
+        dy += along_y[corner][:, None] * value
+        dx += along_x[corner][:, None] * value
+        tl.atomic_add(grad_plane + at, weights[corner][:, None] * g, mask=live[:, None], sem="relaxed")
+    return tl.sum(g * dy, 1), tl.sum(g * dx, 1)
+
+
+@triton.jit
+def read_adjoint(field, grad_field, nodes, weights, along_y, along_x, g, plane, live):
+    """Spread the gradients of a local tuple over the field; return what they say about the place."""
+    quad = together(g[0], g[1], g[2], g[5])
+    y0, x0 = spread(field, grad_field, nodes, weights, along_y, along_x, quad, live)
+    quad, at = together(g[6], g[7], g[8], g[3]), 4 * plane
+    y1, x1 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live)
+    quad, at = together(g[9], g[10], g[11], g[4]), 8 * plane
+    y2, x2 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live)
+    return y0 + y1 + y2, x0 + x1 + x2
+
+
+@triton.jit
+def inverse(local):
+    """Return 1/m00, m01/m00 and 1/pivot of M = LDLᵀ, the second pivot kept positive; and 1 where it was not clamped."""
+    over = 1.0 / local[0]
+    ratio = local[1] * over
+    pivot, least = local[2] - ratio * local[1], local[2] * LEAST_PIVOT
+    return over, ratio, 1.0 / tl.where(pivot >= least, pivot, least), tl.where(pivot >= least, 1.0, 0.0)
+
+
+@triton.jit
+def ray(local, M, q0, q1):
+    """Return |q|_{M⁻¹} and its inverse, e = M⁻¹q / |q|, 1/(1 + ωᵀe), and 1 where that was not clamped."""
+    over, ratio, over_pivot, _ = M
+    rest = q1 - ratio * q0
+    r1 = rest * over_pivot
+    square = q0 * q0 * over + rest * r1
+    short = tl.rsqrt(square)
+    e0, e1 = (q0 * over - ratio * r1) * short, r1 * short
+    c = 1.0 + (local[3] * e0 + local[4] * e1)
+    return (
+        square * short,
+        short,
+        e0,
+        e1,
+        1.0 / tl.where(c < LEAST_NORM, LEAST_NORM, c),
+        tl.where(c < LEAST_NORM, 0.0, 1.0),
+    )
+
+
+@triton.jit
+def pulls(local, e0, e1):
+    """Return ½ eᵀ(∂_k M)e + Σ_j (∂_k ω_j − ∂_j ω_k) e_j for both k."""
+    a, b, c = 0.5 * e0 * e0, e0 * e1, 0.5 * e1 * e1
+    p0 = local[6] * a + local[7] * b + local[8] * c + local[5] * e1
+    p1 = local[9] * a + local[10] * b + local[11] * c - local[5] * e0
+    return p0, p1
+
+
+@triton.jit
+def flow(local, M, q0, q1):
+    """Return the velocity ẋ and the rate of momentum q̇; M is what ``inverse`` found."""
+    norm, _, e0, e1, over_c, _ = ray(local, M, q0, q1)
+    p0, p1 = pulls(local, e0, e1)
+    return e0 * over_c, e1 * over_c, p0 * (norm * over_c), p1 * (norm * over_c)
+
+
+@triton.jit
+def flow_adjoint(local, M, q0, q1, gv0, gv1, gf0, gf1):
+    """Return what gradients of ẋ and q̇ say about the local tuple, and about q."""
+    over, ratio, over_pivot, free = M
+    norm, short, e0, e1, over_c, tilts = ray(local, M, q0, q1)
+    r0, r1 = e0 * norm, e1 * norm
+    p0, p1 = pulls(local, e0, e1)
+    h0, h1 = gf0 * (norm * over_c), gf1 * (norm * over_c)  # of the pulls
+    work = (gf0 * p0 + gf1 * p1) * over_c
+    gc = -((gv0 * e0 + gv1 * e1) * over_c + work * norm) * over_c * tilts
+    ge0 = gv0 * over_c + h0 * (local[6] * e0 + local[7] * e1) + h1 * (local[9] * e0 + local[10] * e1 - local[5])
+    ge1 = gv1 * over_c + h0 * (local[7] * e0 + local[8] * e1 + local[5]) + h1 * (local[10] * e0 + local[11] * e1)
+    ge0, ge1 = ge0 + gc * local[3], ge1 + gc * local[4]
+    to_square = 0.5 * (work - (ge0 * e0 + ge1 * e1) * short) * short
+    # With r = M⁻¹q and qᵀr = |q|²: one more solution of the same system carries the gradient to M and q.
+    s0, s1 = ge0 * short + to_square * q0, ge1 * short + to_square * q1
+    y1 = (s1 - ratio * s0) * over_pivot
+    y0 = s0 * over - ratio * y1
+    to_m11 = -y1 * r1
+    bound = to_m11 * (1 - free)  # a clamped pivot is m11 = m01²/m00 + a small part of m11
+    return (
+        -y0 * r0 - bound * ratio * ratio, -(y0 * r1 + y1 * r0) + 2 * bound * ratio,
+        to_m11 * tl.where(free > 0, 1.0, LEAST_PIVOT),
+        gc * e0, gc * e1, h0 * e1 - h1 * e0,
+        h0 * (0.5 * e0 * e0), h0 * (e0 * e1), h0 * (0.5 * e1 * e1),
+        h1 * (0.5 * e0 * e0), h1 * (e0 * e1), h1 * (0.5 * e1 * e1),
+        y0 + to_square * r0, y1 + to_square * r1,
+    )  # fmt: skip
+
+
+@triton.jit
+def smooth_kernel(source, target, height, width, MODE: tl.constexpr, ADJOINT: tl.constexpr, BLOCK: tl.constexpr):
+    """Average planes with weights ¼ ½ ¼ along both axes; or the adjoint, added to a target of zeros."""
+    plane = tl.program_id(1).to(tl.int64) * height * width
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = pixel < height * width
+    y, x = pixel // width, pixel % width
+    total = tl.zeros([BLOCK], tl.float32)
+    if ADJOINT:
+        total = tl.load(source + plane + pixel, mask=live, other=0.0)
+    for i in tl.static_range(3):
+        for j in tl.static_range(3):
+            weight = (0.5 if i == 1 else 0.25) * (0.5 if j == 1 else 0.25)
+            at = plane + neighbour(y, i - 1, height, MODE) * width + neighbour(x, j - 1, width, MODE)
+            if ADJOINT:
+                tl.atomic_add(target + at, weight * total, mask=live, sem="relaxed")
+            else:
+                total += weight * tl.load(source + at, mask=live, other=0.0)
+    if not ADJOINT:
+        tl.store(target + plane + pixel, total, mask=live)
+
+
+@triton.jit
+def neighbour(index, step: tl.constexpr, extent, MODE: tl.constexpr):
+    """Return the index a step away, the border's or the other side's beyond the border."""
+    if MODE == "circular":
+        return (index + step + extent) % extent
+    else:
+        return tl.minimum(tl.maximum(index + step, 0), extent - 1)
+
+
+@triton.jit
+def differ(source, y, x, height, width, scale_y, scale_x, live, MODE: tl.constexpr):
+    """Return the central differences of a plane along y and x."""
+    below = tl.load(source + neighbour(y, 1, height, MODE) * width + x, mask=live, other=0.0)
+    above = tl.load(source + neighbour(y, -1, height, MODE) * width + x, mask=live, other=0.0)
+    right = tl.load(source + y * width + neighbour(x, 1, width, MODE), mask=live, other=0.0)
+    left = tl.load(source + y * width + neighbour(x, -1, width, MODE), mask=live, other=0.0)
+    return (below - above) * scale_y, (right - left) * scale_x
+
+
+@triton.jit
+def differ_adjoint(target, y, x, height, width, gy, gx, live, MODE: tl.constexpr):
+    """Add what gradients of (scaled) central differences say about a plane."""
+    tl.atomic_add(target + neighbour(y, 1, height, MODE) * width + x, gy, mask=live, sem="relaxed")
+    tl.atomic_add(target + neighbour(y, -1, height, MODE) * width + x, -gy, mask=live, sem="relaxed")
+    tl.atomic_add(target + y * width + neighbour(x, 1, width, MODE), gx, mask=live, sem="relaxed")
+    tl.atomic_add(target + y * width + neighbour(x, -1, width, MODE), -gx, mask=live, sem="relaxed")
+
+
+@triton.jit
+def derive_kernel(
+    source,  # [F, n, H, W]: M, and ω if there is one
+    field,  # [F, 3, H + 2·MARGIN, W + 2·MARGIN, 4]
+    height,
+    width,
+    scale_y,  # 1 / (2·spacing)
+    scale_x,
+    MODE: tl.constexpr,
+    DRIFT: tl.constexpr,
+    MARGIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write M, ω, its curl and ∂M at every node; in the margin the border's values, and derivatives of 0."""
+    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
+    field += tl.program_id(1).to(tl.int64) * 12 * plane
+    size, at = height * width, y * width + x
+    m00 = tl.load(source + at, mask=live, other=0.0)
+    m01 = tl.load(source + size + at, mask=live, other=0.0)
+    m11 = tl.load(source + 2 * size + at, mask=live, other=0.0)
+    a00, b00 = differ(source, y, x, height, width, scale_y, scale_x, inner, MODE)
+    a01, b01 = differ(source + size, y, x, height, width, scale_y, scale_x, inner, MODE)
+    a11, b11 = differ(source + 2 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+    o0, o1, turn = tl.zeros_like(m00), tl.zeros_like(m00), tl.zeros_like(m00)
+    if DRIFT:
+        o0 = tl.load(source + 3 * size + at, mask=live, other=0.0)
+        o1 = tl.load(source + 4 * size + at, mask=live, other=0.0)
+        _, right = differ(source + 3 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+        down, _ = differ(source + 4 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+        turn = down - right
+    to, mask = field + quad_at(node), live[:, None]
+    tl.store(to, together(m00, m01, m11, turn), mask=mask)
+    tl.store(to + 4 * plane, together(a00, a01, a11, o0), mask=mask)
+    tl.store(to + 8 * plane, together(b00, b01, b11, o1), mask=mask)
+
+
+@triton.jit
+def derive_adjoint_kernel(
+    source,  # [F, n, H, W], zeros to be added to
+    field,  # [F, 3, H + 2·MARGIN, W + 2·MARGIN, 4]: gradients
+    height,
+    width,
+    scale_y,
+    scale_x,
+    MODE: tl.constexpr,
+    DRIFT: tl.constexpr,
+    MARGIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Carry gradients of a field back to M and ω."""
+    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
+    field += tl.program_id(1).to(tl.int64) * 12 * plane
+    size, at = height * width, y * width + x
+    of, mask = field + quad_at(node), live[:, None]
+    values = apart(tl.load(of, mask=mask, other=0.0))
+    downs = apart(tl.load(of + 4 * plane, mask=mask, other=0.0))
+    rights = apart(tl.load(of + 8 * plane, mask=mask, other=0.0))
+    for number in tl.static_range(3):
+        to = source + number * size
+        tl.atomic_add(to + at, values[number], mask=live, sem="relaxed")
+        differ_adjoint(to, y, x, height, width, downs[number] * scale_y, rights[number] * scale_x, inner, MODE)
+    if DRIFT:
+        tl.atomic_add(source + 3 * size + at, downs[3], mask=live, sem="relaxed")
+        tl.atomic_add(source + 4 * size + at, rights[3], mask=live, sem="relaxed")
+        none, turn = tl.zeros_like(values[3]), values[3]
+        differ_adjoint(source + 3 * size, y, x, height, width, none, -turn * scale_x, inner, MODE)
+        differ_adjoint(source + 4 * size, y, x, height, width, turn * scale_y, none, inner, MODE)
+
+
+@triton.jit
+def nodes_of(source, height, width, DRIFT: tl.constexpr, MARGIN: tl.constexpr, BLOCK: tl.constexpr):
+    """Return a program's nodes, the pixels they stand on, which are in range and in the image; where that begins."""
+    across, plane = width + 2 * MARGIN, (height + 2 * MARGIN) * (width + 2 * MARGIN)
+    node = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = node < plane
+    row, column = node // across - MARGIN, node % across - MARGIN
+    y, x = neighbour(row, 0, height, "border"), neighbour(column, 0, width, "border")
+    inner = live & (row == y) & (column == x)
+    source += tl.program_id(1).to(tl.int64) * (5 if DRIFT else 3) * height * width
+    return node, y, x, live, inner, source, plane

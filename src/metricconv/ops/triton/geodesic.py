@@ -1,0 +1,301 @@
+"""Geodesic balls: rays are traced by one kernel, and their samples fed to the convolution's own kernels.
+
+Between the two stand the samples' displacements, two numbers a sample: memory stays bounded all the same, since a large
+stencil is traced and summed a few rays at a time, and traced again in the backward pass.
+"""
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ...supports import GeodesicBall
+from ...supports.geodesic import Rays
+from .flow import derive_adjoint_kernel, derive_kernel, smooth_kernel
+from .launch import on_device
+from .library import refuse
+from .trace import trace_backward_kernel, trace_kernel
+
+_BLOCK = 128
+# Bytes of displacements, and of a backward pass's states, at a time.
+_CHUNK = 2**26
+
+
+class Plan(NamedTuple):
+    """Some rays of a stencil, as the kernels take them: see trace.py."""
+
+    samples: list[int]  # the stencil's numbers of the samples on these rays, and of the centre
+    vectors: Tensor
+    first: Tensor
+    sample: Tensor
+    fraction: Tensor
+
+
+_plans: weakref.WeakKeyDictionary[Rays, dict[Any, list[Plan]]] = weakref.WeakKeyDictionary()
+
+
+def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
+    """Cut a ball's rays into runs whose displacements are small enough."""
+    pixels = ball.metric.batch * ball.metric.groups * math.prod(ball.metric.spatial)
+    most = max(_CHUNK // max(8 * pixels, 1), 1)  # samples at a time
+    if torch.compiler.is_compiling():
+        return _make_plans(ball.rays, ball.steps, most, device)
+    found = _plans.setdefault(ball.rays, {})
+    key = (ball.steps, min(most, ball.samples), device)
+    if key not in found:
+        with torch.inference_mode(False), torch.no_grad():
+            found[key] = _make_plans(ball.rays, ball.steps, most, device)
+    return found[key]
+
+
+def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:
+    """Return the displacements of a plan's samples, (B, G, P, 2, H, W)."""
+    metric = ball.metric
+    numbers = torch.cat(list(metric.tensors().values()), 2).flatten(0, 1)  # [F, n, H, W]
+    circular = ball.padding_mode == "circular"
+    for _ in range(ball.smooth):
+        numbers = smooth(numbers, circular, False)
+    field = derive(numbers, [float(s) for s in ball.stride], circular)
+    table = (plan.vectors, plan.first, plan.sample, plan.fraction)
+    spacing = [float(s) for s in ball.stride]
+    traced = trace(field, *table, len(plan.samples), ball.steps, ball.radius, spacing, circular)
+    return traced.unflatten(0, (metric.batch, metric.groups))
+
+
+def _make_plans(rays: Rays, steps: int, most: int, device: torch.device) -> list[Plan]:
+    on_ray: dict[int, list[int]] = {ray: [] for ray in range(len(rays.vectors))}
+    for j, (ray, _) in rays.places.items():
+        on_ray[ray].append(j)
+    count = rays.stencil.radii.numel()
+    runs: list[tuple[list[int], list[int]]] = [([], [j for j in range(count) if j not in rays.places])]
+    for ray, samples in on_ray.items():
+        if runs[-1][0] and len(runs[-1][1]) + len(samples) > most:
+            runs.append(([], []))
+        runs[-1][0].append(ray)
+        runs[-1][1].extend(samples)
+    if len(runs) == 1:
+        runs = [(runs[0][0], list(range(count)))]
+    return [_make_plan(rays, own, samples, steps, device) for own, samples in runs]
+
+
+def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, device: torch.device) -> Plan:
+    in_step: list[list[tuple[int, float]]] = [[] for _ in range(len(own) * steps)]
+    for number, j in enumerate(samples):
+        if j in rays.places:
+            ray, part = rays.places[j]
+            t = min(math.ceil(part * steps), steps) - 1
+            in_step[own.index(ray) * steps + t].append((number, part * steps - t))
+    flat = [place for places in in_step for place in places]
+    ends = [0]
+    for places in in_step:
+        ends.append(ends[-1] + len(places))
+    return Plan(
+        samples,
+        rays.vectors[own].float().to(device),
+        torch.tensor(ends, dtype=torch.int32, device=device),
+        torch.tensor([number for number, _ in flat], dtype=torch.int32, device=device),
+        torch.tensor([part for _, part in flat], dtype=torch.float32, device=device),
+    )
+
+
+def _mode(circular: bool) -> dict[str, Any]:
+    return {"MODE": "circular" if circular else "border"}
+
+
+@torch.library.custom_op("metricconv::smooth", mutates_args=())
+def smooth(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
+    """Average planes (F, n, H, W) over 3 × 3 pixels with binomial weights, or the adjoint of that."""
+    numbers = numbers.contiguous()
+    fields, count, height, width = numbers.shape
+    out = torch.zeros_like(numbers) if adjoint else torch.empty_like(numbers)
+    if numbers.numel():
+        with on_device(numbers):
+            smooth_kernel[(triton.cdiv(height * width, _BLOCK), fields * count)](
+                source=numbers, target=out, height=height, width=width, ADJOINT=adjoint, **_mode(circular), BLOCK=_BLOCK
+            )
+    return out
+
+
+@torch.library.custom_op("metricconv::derive", mutates_args=())
+def derive(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
+    """Return the field that rays look up, (F, 3, *nodes, 4), from M and ω, (F, 5 or 3, H, W)."""
+    numbers = numbers.contiguous()
+    field = numbers.new_empty(_field_size(numbers, circular))
+    _derive(derive_kernel, numbers, field, spacing, circular)
+    return field
+
+
+@torch.library.custom_op("metricconv::derive_adjoint", mutates_args=())
+def _derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
+    numbers = grad.new_zeros((grad.shape[0], count, *_pixels(grad, circular)))
+    _derive(derive_adjoint_kernel, numbers, grad.contiguous(), spacing, circular)
+    return numbers
+
+
+def _derive(kernel: Any, numbers: Tensor, field: Tensor, spacing: Sequence[float], circular: bool) -> None:
+    fields, count, height, width = numbers.shape
+    if field.numel():
+        with on_device(numbers):
+            kernel[(triton.cdiv(field.shape[2] * field.shape[3], _BLOCK), fields)](
+                source=numbers,
+                field=field,
+                height=height,
+                width=width,
+                scale_y=0.5 / spacing[0],
+                scale_x=0.5 / spacing[1],
+                DRIFT=count == 5,
+                MARGIN=int(not circular),
+                **_mode(circular),
+                BLOCK=_BLOCK,
+            )
+
+
+def _field_size(numbers: Tensor, circular: bool) -> list[int]:
+    fields, _, height, width = numbers.shape
+    margin = 0 if circular else 2
+    return [fields, 3, height + margin, width + margin, 4]
+
+
+def _pixels(field: Tensor, circular: bool) -> tuple[int, int]:
+    margin = 0 if circular else 2
+    return field.shape[2] - margin, field.shape[3] - margin
+
+
+@torch.library.custom_op("metricconv::trace", mutates_args=())
+def trace(
+    field: Tensor,
+    vectors: Tensor,
+    first: Tensor,
+    sample: Tensor,
+    fraction: Tensor,
+    samples: int,
+    steps: int,
+    radius: float,
+    spacing: Sequence[float],
+    circular: bool,
+) -> Tensor:
+    """Return where samples lie, (F, P, 2, H, W); one that lies on no ray stays at its pixel."""
+    fields, (height, width) = len(field), _pixels(field, circular)
+    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
+    whole = sample.numel() == samples
+    out = (field.new_empty if whole else field.new_zeros)((fields, samples, 2, height, width))
+    if out.numel() and len(vectors):
+        with on_device(field):
+            trace_kernel[(triton.cdiv(height * width, _BLOCK) * len(vectors) * fields,)](
+                out=out, rays=len(vectors), **_rays(field, table, circular)
+            )
+    return out
+
+
+@torch.library.custom_op("metricconv::trace_backward", mutates_args=())
+def _trace_backward(
+    grad: Tensor,
+    field: Tensor,
+    vectors: Tensor,
+    first: Tensor,
+    sample: Tensor,
+    fraction: Tensor,
+    samples: int,
+    steps: int,
+    radius: float,
+    spacing: Sequence[float],
+    circular: bool,
+) -> Tensor:
+    fields, (height, width) = len(field), _pixels(field, circular)
+    sums = torch.zeros_like(field)
+    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
+    states_of_a_ray = steps * 8 * fields * height * width
+    most = max(_CHUNK // max(4 * states_of_a_ray, 1), 1)
+    for ray in range(0, len(vectors) if grad.numel() else 0, most):
+        rays = min(most, len(vectors) - ray)
+        with on_device(field):
+            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK) * rays * fields,)](
+                grad=grad.contiguous(),
+                grad_field=sums,
+                states=field.new_empty(rays * states_of_a_ray),
+                first_ray=ray,
+                rays=rays,
+                images=fields,
+                **_rays(field, table, circular),
+            )
+    return sums
+
+
+def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, Any]:
+    """Return the arguments that both kernels take."""
+    vectors, first, sample, fraction, samples, steps, radius, spacing = table
+    return {
+        "field": field,
+        "vectors": vectors,
+        "first": first,
+        "sample": sample,
+        "fraction": fraction,
+        "shape": _pixels(field, circular),
+        "nodes": tuple(field.shape[2:4]),
+        "density": tuple(1.0 / s for s in spacing),
+        "samples": samples,
+        "steps": steps,
+        "radius": radius,
+        "MARGIN": int(not circular),
+        **_mode(circular),
+        "BM": _BLOCK,
+    }
+
+
+@smooth.register_fake
+def _(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
+    return torch.empty_like(numbers, memory_format=torch.contiguous_format)
+
+
+@derive.register_fake
+def _(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
+    return numbers.new_empty(_field_size(numbers, circular))
+
+
+@_derive_adjoint.register_fake
+def _(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
+    return grad.new_empty((grad.shape[0], count, *_pixels(grad, circular)))
+
+
+@trace.register_fake
+def _(field: Tensor, *rest: Any) -> Tensor:
+    fields, (height, width) = len(field), _pixels(field, rest[-1])
+    return field.new_empty((fields, rest[4], 2, height, width))
+
+
+@_trace_backward.register_fake
+def _(grad: Tensor, field: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(field)
+
+
+def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.count, ctx.numbers = inputs[0].shape[1], inputs[1:]
+
+
+def _keep_field(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.numbers = inputs[5:]
+
+
+def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    circular, adjoint = ctx.numbers
+    return smooth(grad, circular, not adjoint), None, None
+
+
+def _back_through_derive(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return _derive_adjoint(grad, ctx.count, *ctx.numbers), None, None
+
+
+def _back_through_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 9
+
+
+smooth.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
+derive.register_autograd(_back_through_derive, setup_context=_keep_numbers)
+trace.register_autograd(_back_through_trace, setup_context=_keep_field)
+_trace_backward.register_autograd(refuse, setup_context=_keep_field)
+_derive_adjoint.register_autograd(refuse, setup_context=_keep_numbers)

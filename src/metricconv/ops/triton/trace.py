@@ -1,0 +1,242 @@
+"""The kernels that shoot geodesics from every pixel, and carry gradients back along them.
+
+A program follows one ray of BM pixels, T steps of the integrator of ``metrics/flow.py``. Its state is four vectors:
+displacement x, stride w, bend b, momentum q. The samples of ray ρ that lie in step t are numbers
+first[ρ·T + t] … first[ρ·T + t + 1] of the list ``sample``, each at a fraction of the step.
+"""
+
+import triton
+import triton.language as tl
+
+from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint
+
+
+@triton.jit
+def place_of(program, rays, shape, BM: tl.constexpr, MARGIN: tl.constexpr):
+    """Return a program's field and ray, and its pixels: their numbers, nodes (y, x), and which are in range."""
+    tiles = (shape[0] * shape[1] + BM - 1) // BM
+    pixel = program % tiles * BM + tl.arange(0, BM)
+    ray = program // tiles % rays
+    image = (program // tiles // rays).to(tl.int64)
+    live = pixel < shape[0] * shape[1]
+    pixel = tl.minimum(pixel, shape[0] * shape[1] - 1)
+    return image, ray, pixel, pixel // shape[1] + MARGIN, pixel % shape[1] + MARGIN, live
+
+
+@triton.jit
+def load_at(field, node, plane):
+    """Return M and ω at a node, as the first numbers of a local tuple."""
+    quad = field + 4 * node
+    o0, o1 = tl.load(quad + 4 * plane + 3), tl.load(quad + 8 * plane + 3)
+    return tl.load(quad), tl.load(quad + 1), tl.load(quad + 2), o0, o1
+
+
+@triton.jit
+def euclidean(local, u0, u1):
+    """Return |u|_M, at least what the least pivots would make of it, and 1 where it was not clamped."""
+    square = local[0] * (u0 * u0) + 2 * local[1] * (u0 * u1) + local[2] * (u1 * u1)
+    floor = LEAST_PIVOT * (local[0] * (u0 * u0) + local[2] * (u1 * u1))
+    return tl.sqrt(tl.where(square >= floor, square, floor)), tl.where(square >= floor, 1.0, 0.0)
+
+
+@triton.jit
+def tilt(local, e0, e1):
+    """Return 1 + ωᵀe for |e|_M = 1, at least what the drift may leave, and 1 where it was not clamped."""
+    c = 1.0 + (local[3] * e0 + local[4] * e1)
+    return tl.where(c < LEAST_NORM, LEAST_NORM, c), tl.where(c < LEAST_NORM, 0.0, 1.0)
+
+
+@triton.jit
+def start(local, u0, u1, h):
+    """Return the first stride and momentum of a ray."""
+    norm, _ = euclidean(local, u0, u1)
+    e0, e1 = u0 / norm, u1 / norm
+    c, _ = tilt(local, e0, e1)
+    return h * e0 / c, h * e1 / c, local[0] * e0 + local[1] * e1, local[1] * e0 + local[2] * e1
+
+
+@triton.jit
+def start_adjoint(local, u0, u1, h, gw0, gw1, gq0, gq1):
+    """Return what gradients of the first stride and momentum say about M and ω at the pixel."""
+    norm, free = euclidean(local, u0, u1)
+    e0, e1 = u0 / norm, u1 / norm
+    c, tilts = tilt(local, e0, e1)
+    gc = -h * (gw0 * e0 + gw1 * e1) / (c * c) * tilts
+    ge0 = h * gw0 / c + gc * local[3] + local[0] * gq0 + local[1] * gq1
+    ge1 = h * gw1 / c + gc * local[4] + local[1] * gq0 + local[2] * gq1
+    to_square = -0.5 * (ge0 * e0 + ge1 * e1) / (norm * norm)
+    off = tl.where(free > 0, 2.0, 0.0)
+    part = tl.where(free > 0, 1.0, LEAST_PIVOT)
+    return (
+        gq0 * e0 + to_square * part * (u0 * u0),
+        gq0 * e1 + gq1 * e0 + to_square * off * (u0 * u1),
+        gq1 * e1 + to_square * part * (u1 * u1),
+        gc * e0,
+        gc * e1,
+    )
+
+
+@triton.jit
+def midpoint(y, x, x0, x1, w0, w1, b0, b1, density):
+    """Return the node coordinates of a step's predicted midpoint."""
+    return y + (x0 + 0.5 * w0 + 0.25 * b0) * density[0], x + (x1 + 0.5 * w1 + 0.25 * b1) * density[1]
+
+
+@triton.jit
+def unit(q0, q1):
+    """Return a momentum with a largest component of 1, and what it was multiplied by: the flow is homogeneous in it."""
+    over = 1.0 / tl.maximum(tl.abs(q0), tl.abs(q1))
+    return q0 * over, q1 * over, over
+
+
+@triton.jit
+def step(local, q0, q1, w0, w1, h, doubled):
+    """Return a step's stride, bend and final momentum."""
+    M = inverse(local)
+    _, _, f0, f1 = flow(local, M, q0, q1)
+    v0, v1, f0, f1 = flow(local, M, q0 + 0.5 * h * f0, q1 + 0.5 * h * f1)
+    s0, s1 = h * v0, h * v1
+    # Strides are those of midpoints, half a step after the start and one step after each other.
+    return s0, s1, doubled * (s0 - w0), doubled * (s1 - w1), q0 + h * f0, q1 + h * f1
+
+
+@triton.jit
+def trace_kernel(
+    field,  # [F, 3, *nodes, 4]: see flow.py
+    vectors,  # [R, 3]: direction and length of each ray
+    first,  # [R·T + 1]
+    sample,  # which sample, for each in ``first``
+    fraction,  # of its step at which it lies
+    out,  # [F, P, 2, H, W]: displacements
+    shape,  # (H, W)
+    nodes,  # (H, W) of the field
+    density,  # nodes to a pixel
+    samples,
+    rays,
+    steps,
+    radius,
+    MODE: tl.constexpr,
+    MARGIN: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Write where the samples of one ray lie, for a tile of pixels."""
+    image, ray, pixel, y, x, live = place_of(tl.program_id(0), rays, shape, BM, MARGIN)
+    plane = nodes[0] * nodes[1]
+    field += image * 12 * plane
+    out += image * samples * 2 * shape[0] * shape[1] + pixel
+    u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
+    h = tl.load(vectors + 3 * ray + 2) * radius / steps
+    w0, w1, q0, q1 = start(load_at(field, y * nodes[1] + x, plane), u0, u1, h)
+    x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
+    for t in range(steps):
+        q0, q1, _ = unit(q0, q1)
+        at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
+        corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        local = read(field, corners, weights, plane)
+        w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
+        for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
+            d = tl.load(fraction + s)
+            to = out + tl.load(sample + s) * 2 * shape[0] * shape[1]
+            tl.store(to, x0 + d * w0 - 0.5 * d * (1 - d) * b0, mask=live)
+            tl.store(to + shape[0] * shape[1], x1 + d * w1 - 0.5 * d * (1 - d) * b1, mask=live)
+        x0, x1 = x0 + w0, x1 + w1
+
+
+@triton.jit
+def trace_backward_kernel(
+    grad,  # [F, P, 2, H, W]
+    field,
+    grad_field,  # as field, zeros to be added to
+    states,  # [rays of this launch, T, 8, F, H, W]: room for the states before each step
+    vectors,
+    first,
+    sample,
+    fraction,
+    shape,
+    nodes,
+    density,
+    samples,
+    first_ray,  # of this launch
+    rays,
+    steps,
+    radius,
+    images,
+    MODE: tl.constexpr,
+    MARGIN: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Shoot one ray of a tile of pixels again, then walk it backwards with the gradients of its samples."""
+    image, own, pixel, y, x, live = place_of(tl.program_id(0), rays, shape, BM, MARGIN)
+    ray = first_ray + own
+    plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
+    field += image * 12 * plane
+    grad_field += image * 12 * plane
+    grad += image * samples * 2 * size + pixel
+    apart = tl.full([], 1, tl.int64) * images * size
+    states += own * steps * 8 * apart + image * size + pixel
+    u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
+    h = tl.load(vectors + 3 * ray + 2) * radius / steps
+    origin = load_at(field, y * nodes[1] + x, plane)
+    w0, w1, q0, q1 = start(origin, u0, u1, h)
+    x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
+    for t in range(steps):
+        to = states + t * 8 * apart
+        tl.store(to, x0, mask=live)
+        tl.store(to + apart, x1, mask=live)
+        tl.store(to + 2 * apart, w0, mask=live)
+        tl.store(to + 3 * apart, w1, mask=live)
+        tl.store(to + 4 * apart, b0, mask=live)
+        tl.store(to + 5 * apart, b1, mask=live)
+        tl.store(to + 6 * apart, q0, mask=live)
+        tl.store(to + 7 * apart, q1, mask=live)
+        q0, q1, _ = unit(q0, q1)
+        at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
+        corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        local = read(field, corners, weights, plane)
+        w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
+        x0, x1 = x0 + w0, x1 + w1
+    tl.debug_barrier()  # what was stored is read by the same program
+
+    zero = tl.zeros_like(w0)
+    gx0, gx1, gw0, gw1, gb0, gb1, gq0, gq1 = zero, zero, zero, zero, zero, zero, zero, zero
+    for back in range(steps):
+        t = steps - 1 - back
+        to = states + t * 8 * apart
+        x0, x1 = tl.load(to, mask=live, other=0.0), tl.load(to + apart, mask=live, other=0.0)
+        w0, w1 = tl.load(to + 2 * apart, mask=live, other=0.0), tl.load(to + 3 * apart, mask=live, other=0.0)
+        b0, b1 = tl.load(to + 4 * apart, mask=live, other=0.0), tl.load(to + 5 * apart, mask=live, other=0.0)
+        q0, q1 = tl.load(to + 6 * apart, mask=live, other=1.0), tl.load(to + 7 * apart, mask=live, other=1.0)
+        gs0, gs1 = gx0 + gw0, gx1 + gw1  # of the stride
+        for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
+            d = tl.load(fraction + s)
+            at = grad + tl.load(sample + s) * 2 * size
+            g0, g1 = tl.load(at, mask=live, other=0.0), tl.load(at + size, mask=live, other=0.0)
+            gx0, gx1, gs0, gs1 = gx0 + g0, gx1 + g1, gs0 + d * g0, gs1 + d * g1
+            gb0, gb1 = gb0 - 0.5 * d * (1 - d) * g0, gb1 - 0.5 * d * (1 - d) * g1
+        doubled = tl.where(t == 0, 2.0, 1.0)
+        gs0, gs1, gw0, gw1 = gs0 + doubled * gb0, gs1 + doubled * gb1, -doubled * gb0, -doubled * gb1
+        q0, q1, over = unit(q0, q1)
+        at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
+        corners, weights, along_y, along_x = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        local = read(field, corners, weights, plane)
+        M = inverse(local)
+        _, _, f0, f1 = flow(local, M, q0, q1)
+        late = flow_adjoint(local, M, q0 + 0.5 * h * f0, q1 + 0.5 * h * f1, h * gs0, h * gs1, h * gq0, h * gq1)
+        early = flow_adjoint(local, M, q0, q1, zero, zero, 0.5 * h * late[12], 0.5 * h * late[13])
+        gq0, gq1 = (gq0 + late[12] + early[12]) * over, (gq1 + late[13] + early[13]) * over
+        to_local = (
+            late[0] + early[0], late[1] + early[1], late[2] + early[2], late[3] + early[3], late[4] + early[4],
+            late[5] + early[5], late[6] + early[6], late[7] + early[7], late[8] + early[8], late[9] + early[9],
+            late[10] + early[10], late[11] + early[11],
+        )  # fmt: skip
+        gy, gx = read_adjoint(field, grad_field, corners, weights, along_y, along_x, to_local, plane, live)
+        gy, gx = gy * density[0], gx * density[1]
+        gx0, gx1, gw0, gw1 = gx0 + gy, gx1 + gx, gw0 + 0.5 * gy, gw1 + 0.5 * gx
+        gb0, gb1 = 0.25 * gy, 0.25 * gx
+
+    to_origin = start_adjoint(origin, u0, u1, h, gw0, gw1, gq0, gq1)
+    to = grad_field + 4 * (y * nodes[1] + x)
+    for number in tl.static_range(3):
+        tl.atomic_add(to + number, to_origin[number], mask=live, sem="relaxed")
+    tl.atomic_add(to + 4 * plane + 3, to_origin[3], mask=live, sem="relaxed")
+    tl.atomic_add(to + 8 * plane + 3, to_origin[4], mask=live, sem="relaxed")
