@@ -107,7 +107,7 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     if out.numel() == 0:
         return out
     how = tiles.contraction(channels)
-    cut = tiles.forward(how, shape, channels, call.x.element_size())
+    cut = tiles.forward(how, call.kind, shape, channels, call.x.element_size())
     if how == "each":
         blocks, steps = math.ceil(channels.span / cut["BN"]), 1
         programs = channels.ins // channels.span * blocks
@@ -136,20 +136,39 @@ def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | N
     shape, how = call.shape(), tiles.contraction(call.channels())
     exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
     window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact)
-    image = _Image(call, grad, window) if needs_x else None
     geometry = _Geometry(call) if any(needs_geometry) else None
     # What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
     apart = geometry is not None and needs_weight and tiles.geometry_with_weights(how, call.channels())
     apart = apart and not torch.are_deterministic_algorithms_enabled()
-    if image is not None:
-        _launch_backward_data(call, grad, window, image, None if apart or window == "patch" else geometry)
-        if window == "patch":
-            _launch_backward_data(call, grad, "strays", image, None)
-    if geometry is not None and not apart and (image is None or window == "patch"):
+    x = None
+    together = needs_x and window != "patch"
+    if together:
+        image = _Image(call, grad, window)
+        _launch_backward_data(call, grad, window, image, None if apart else geometry)
+        x = image.total().to(call.x.dtype)
+    elif needs_x:
+        x = _image_by_patches(call, grad)
+    if geometry is not None and not apart and not together:
         _launch_backward_data(call, grad, "no", None, geometry)
     weight = _launch_backward_weight(call, grad, geometry if apart else None) if needs_weight else None
     moved = (None, None, None) if geometry is None else geometry.totals()
-    return [None if image is None else image.total(), weight, *moved]
+    return [x, weight, *moved]
+
+
+def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
+    """Return the image's gradient, summed in float32 a few images at a time, so that the sums take little memory."""
+    batch, channels, height, width = call.x.shape
+    result = call.x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+    step = tiles.images_at_a_time(call.shape())
+    for start in range(0, batch, step):
+        some = slice(start, start + step)
+        fields = {name: getattr(call, name) for name in ("x", "modulation", "field", "drift")}
+        part = dataclasses.replace(call, **{name: t[some] for name, t in fields.items() if t is not None})
+        image = _Image(part, grad[some], "patch")
+        _launch_backward_data(part, grad[some], "patch", image, None)
+        _launch_backward_data(part, grad[some], "strays", image, None)
+        result[some] = image.total()
+    return result
 
 
 class _Image:
@@ -159,7 +178,7 @@ class _Image:
     def __init__(self, call: Call, grad: Tensor, window: str) -> None:
         batch, channels, height, width = call.x.shape
         size = (batch, height, width, channels)
-        self.dtype, self.how, self.scale = call.x.dtype, "add", None
+        self.how, self.scale = "add", None
         self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
             self.how, self.sums = "no", call.x.new_empty(size)
@@ -170,9 +189,9 @@ class _Image:
             self.sums = torch.zeros(size, dtype=torch.float32, device=call.x.device)
 
     def total(self) -> Tensor:
-        """Return (B, C, H, W) in the image's dtype, channels last."""
-        sums = self.sums if self.scale is None else self.sums.double() / self.scale
-        return sums.to(self.dtype).permute(0, 3, 1, 2)
+        """Return (B, C, H, W), channels last; in float32 where it was summed in memory."""
+        sums = self.sums if self.scale is None else (self.sums.double() / self.scale).float()
+        return sums.permute(0, 3, 1, 2)
 
 
 class _Geometry:

@@ -63,7 +63,7 @@ def _few(shape: Shape, channels: Channels, BM: int, num_warps: int) -> dict[str,
     return {"BM": BM, **sizes, "TW": _patch(shape, 16), "num_warps": num_warps, "num_stages": 1}
 
 
-def forward(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
+def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
     """Return the forward kernel's tiles; ``size`` is the bytes of a number."""
     if how == "sum":
         return _few(shape, channels, 128, 4) | {"PACKED": False}
@@ -78,8 +78,8 @@ def forward(how: str, shape: Shape, channels: Channels, size: int) -> dict[str, 
     sizes |= {"BM": 64, "BN": BN, "BK": BK, "PACKED": size == 2 and BN > 64}
     if BN <= 64:
         return sizes
-    if BN == 128:
-        return {**sizes, "BM": 64 if size == 2 else 128, "num_warps": 8}
+    if BN == 128:  # a deformable support's numbers are read for every tap, by all who share a pixel: let it be few
+        return {**sizes, "BM": 64 if size == 2 and kind != "deformable" else 128, "num_warps": 8}
     if size == 2 and channels.outs_per_group > 256:
         sizes |= {"BM": 128, "BK": min(BK, 32)}
     return {**sizes, "num_warps": 8, "num_stages": 3}
@@ -135,6 +135,12 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
     if not moves:
         sizes |= {"BM": 128 if BN <= 64 else 64, "num_warps": 8}
     return {**sizes, "BN": BN, "BK": BK}
+
+
+def images_at_a_time(shape: Shape) -> int:
+    """Return how many images' gradients are summed at once: a quarter of them, or enough to keep a GPU busy."""
+    tiles = math.ceil(shape.out_height / 8) * math.ceil(shape.out_width / 8)
+    return max(math.ceil(shape.batch / 4), math.ceil(_PROGRAMS / 2 / tiles))
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:
