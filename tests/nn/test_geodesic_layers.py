@@ -134,3 +134,28 @@ def test_bad_arguments_are_refused_by_name_and_value(options, message):
     with pytest.raises(ValueError) as caught:
         MetricConv2d(4, 6, 3, **options)
     assert message in str(caught.value)
+
+
+def exported_sizes():
+    return ({2: torch.export.Dim("height", min=4), 3: torch.export.Dim("width", min=4)},)
+
+
+def test_export_runs_at_any_size():
+    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
+    program = torch.export.export(layer, (torch.randn(1, 2, 6, 5),), dynamic_shapes=exported_sizes())
+    image = torch.randn(1, 2, 4, 7)
+    torch.testing.assert_close(program.module()(image), layer(image))
+
+
+@pytest.mark.slow
+def test_onnx_runs_at_any_size(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
+    path = tmp_path / "layer.onnx"
+    options = {"dynamo": True, "opset_version": 20, "dynamic_shapes": exported_sizes(), "verbose": False}
+    torch.onnx.export(layer, (torch.randn(1, 2, 6, 5),), path, **options)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    image = torch.randn(1, 2, 4, 7)
+    (y,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(y), layer(image).detach(), atol=1e-5, rtol=1e-5)
