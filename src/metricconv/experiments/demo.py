@@ -8,7 +8,6 @@ picture, with unit balls drawn over the noisy image, and a table of how near eac
 
 import argparse
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,14 +19,12 @@ import rich.table
 import skimage
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 
 from .._files import versions, write_table, writing
 from ..filters import box_filter, dilated_filter, interpolated_filter, random_deformable_filter, tangent_filter
-from ..metrics import Metric, gradient_metric
-from ..stencils import polar
+from ..metrics import gradient_metric
+from .photographs import draw_balls, photograph
 
 SAMPLES = 11
 SIGMA = 0.1
@@ -48,8 +45,6 @@ METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 # The part of the photograph that is shown, in fractions of its side: rows, then columns.
 _SHOWN = (0.12, 0.52), (0.30, 0.70)
-# Two of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
-_BALL, _PIXEL = "#E69F00", "#56B4E9"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +61,7 @@ def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
     """Denoise scikit-image's photograph at size × size pixels and write ``comparison.png`` and ``psnr.csv``."""
     if size < 16:
         raise ValueError(f"`size` (={size}) must be at least 16 pixels")
-    clean = skimage.transform.resize(skimage.data.camera(), (size, size), anti_aliasing=True).astype(np.float32)
+    clean = photograph("camera", size)
     noise = np.random.default_rng(seed).normal(0.0, SIGMA, clean.shape).astype(np.float32)
     noisy = clean + noise
     box_filter(noisy)  # so that the first method is not charged for what torch does once
@@ -125,23 +120,12 @@ def _picture(noisy: np.ndarray, results: Sequence[Result]) -> Figure:
         return axes
 
     balls = panel(0, 0, large, noisy, "unit balls of the gradient metric with drift,\nover the noisy image")
-    _draw_balls(balls, GRADIENT_WITH_DRIFT(torch.from_numpy(noisy)[None, None]), rows, cols)
+    draw_balls(balls, GRADIENT_WITH_DRIFT(torch.from_numpy(noisy)[None, None]), rows, cols)
     best = max(r.psnr for r in results)
     for n, r in enumerate(results):
         x, y = large + gap + n % columns * (side + gap), (1 - n // columns) * (side + title)
         panel(x, y, side, r.image, f"{r.method}\n{r.psnr:.1f} dB", "bold" if r.psnr == best else "normal")
     return figure
-
-
-def _draw_balls(axes: Axes, metric: Metric, rows: slice, cols: slice) -> None:
-    """Outline the unit balls of pixels an eighth of the view apart, and mark the pixels."""
-    outlines = metric.unit_vectors(polar(64).directions[:64])[0, 0]  # [64, (y, x), H, W]
-    places = (np.arange(8) + 0.5) / 8
-    lattice = (part.start + places * (part.stop - part.start) for part in (rows, cols))
-    for y, x in itertools.product(*(along.astype(int).tolist() for along in lattice)):
-        outline = outlines[:, :, y, x].flip(1) + torch.tensor([x, y])
-        axes.add_patch(Polygon(outline.tolist(), facecolor=to_rgba(_BALL, 0.35), edgecolor=_BALL, linewidth=1.3))
-        axes.plot(x, y, ".", color=_PIXEL, markersize=5)
 
 
 def _row(result: Result, size: int, seed: int) -> dict[str, object]:

@@ -1,23 +1,19 @@
-"""Tangent and geodesic balls compared: on a photograph, along the vessels of a retina, and in denoising.
+"""Tangent and geodesic balls compared: on a photograph, and along the vessels of a retina.
 
     python -m metricconv.experiments.geodesics --output outputs/geodesics
 
-writes ``balls.png``, ``vessels.png`` and ``denoising.csv``, all from pictures that come with scikit-image. With
-METRICCONV_DATA naming a folder that holds cameraman256.png, the balls are drawn on that picture, as in the paper.
+writes ``balls.png`` and ``vessels.png``, from pictures that come with scikit-image; the balls are drawn on cameraman,
+as in the paper, where that picture is found (see ``metricconv.experiments.data``). ``denoise-heuristic`` compares both
+balls in denoising.
 """
 
 import argparse
-import dataclasses
 import itertools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import rich.console
-import rich.table
 import skimage
 import torch
 from matplotlib.axes import Axes
@@ -26,9 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from torch import Tensor
 
-from .._files import versions, write_table, writing
+from .._files import writing
 from .._interpolation import interpolate
-from ..filters import geodesic_filter, tangent_filter
 from ..metrics import (
     Metric,
     Riemannian,
@@ -38,61 +33,9 @@ from ..metrics import (
     gradient_metric,
     smoothed,
 )
-
-SAMPLES = 11
-SIGMA = 0.1
-
-
-class Knobs(NamedTuple):
-    """The numbers of an edge metric."""
-
-    iota: float
-    alpha: float
-    scale: float
-
-    def metric(self, image: Tensor) -> Riemannian:
-        """Return the metric of an image."""
-        return edge_metric(image, *self)
-
-
-# Found by ``tune`` on the photograph "camera" alone; the images below had no say.
-KNOBS = {"tangent": Knobs(0.03, 15.0, 1.5), "geodesic": Knobs(0.01, 20.0, 1.0)}
-GRID = [Knobs(*k) for k in itertools.product((0.01, 0.02, 0.03, 0.05), (5.0, 10.0, 15.0, 20.0, 30.0), (1.0, 1.5, 2.0))]
-FILTERS: dict[str, Callable[..., np.ndarray]] = {"tangent": tangent_filter, "geodesic": geodesic_filter}
-IMAGES = ("astronaut", "chelsea", "coffee", "rocket", "coins", "moon")
-
-# Two of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
-_BALL, _PIXEL = "#E69F00", "#56B4E9"
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """How near a denoised image is to the clean one."""
-
-    image: str
-    method: str
-    psnr: float
-
-
-def denoise(size: int = 256, seed: int = 0, images: Sequence[str] = IMAGES) -> list[Row]:
-    """Denoise images by the mean of 11 × 11 samples of either ball of the edge metric, each at its own best scale."""
-    rows = []
-    for name in images:
-        clean, noisy = _noisy(name, size, seed)
-        rows.append(Row(name, "noisy", _psnr(clean, noisy)))
-        for method, apply in FILTERS.items():
-            rows.append(Row(name, method, _psnr(clean, apply(noisy, SAMPLES, KNOBS[method].metric))))
-    return rows
-
-
-def tune(size: int = 256, seed: int = 0) -> dict[str, Knobs]:
-    """Return, for either ball, the knobs of the edge metric that denoise scikit-image's "camera" best."""
-    clean, noisy = _noisy("camera", size, seed)
-
-    def score(method: str, knobs: Knobs) -> float:
-        return _psnr(clean, FILTERS[method](noisy, SAMPLES, knobs.metric))
-
-    return {method: max(GRID, key=partial(score, method)) for method in FILTERS}
+from .data import MissingData, find, open_grey
+from .denoising.pictures import CAMERAMAN
+from .photographs import BALL, PIXEL, photograph
 
 
 def draw_balls(image: np.ndarray) -> Figure:
@@ -111,8 +54,8 @@ def draw_balls(image: np.ndarray) -> Figure:
             _show(axes, image, part)
             axes.set_title(f"{kind} balls of the {name}", fontsize=11)
             for outline in outlines.flip(-1).tolist():
-                axes.add_patch(Polygon(outline, facecolor=to_rgba(_BALL, 0.35), edgecolor=_BALL, linewidth=1.2))
-            axes.plot(*pixels.flip(1).t().tolist(), ".", color=_PIXEL, markersize=4)
+                axes.add_patch(Polygon(outline, facecolor=to_rgba(BALL, 0.35), edgecolor=BALL, linewidth=1.2))
+            axes.plot(*pixels.flip(1).t().tolist(), ".", color=PIXEL, markersize=4)
     return figure
 
 
@@ -132,10 +75,10 @@ def draw_vessels(side: int = 200) -> Figure:
     left.contour(distance.numpy(), levels=14, colors="white", linewidths=0.6)
     for target in _targets(metric, distance):
         path = _descend(distance, target, source).numpy()
-        right.plot(path[:, 1], path[:, 0], color=_BALL, linewidth=1.6)
-        right.plot(path[0, 1], path[0, 0], "o", color=_BALL, markersize=4)
+        right.plot(path[:, 1], path[:, 0], color=BALL, linewidth=1.6)
+        right.plot(path[0, 1], path[0, 0], "o", color=BALL, markersize=4)
     for axes in (left, right):
-        axes.plot(*source.flip(0).tolist(), "o", color=_PIXEL, markersize=7, markeredgecolor="white")
+        axes.plot(*source.flip(0).tolist(), "o", color=PIXEL, markersize=7, markeredgecolor="white")
     return figure
 
 
@@ -152,45 +95,21 @@ def vessel_metric(image: np.ndarray, contrast: float = 12.0, scales: Sequence[fl
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the pictures and the table, and print the latter."""
+    """Write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.geodesics", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("outputs/geodesics"), help="folder (%(default)s)")
-    parser.add_argument("--size", type=int, default=256, help="side of the denoised images in pixels (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise (%(default)s)")
-    parser.add_argument("--tune", action="store_true", help="search the metric's knobs anew, print them and stop")
     options = parser.parse_args(arguments)
-    console = rich.console.Console()
-    if options.tune:
-        console.print(tune(options.size, options.seed))
-        return
     for name, figure in (("balls", draw_balls(_photograph())), ("vessels", draw_vessels())):
         with writing(options.output / f"{name}.png") as path:
             figure.savefig(path)
-    rows = denoise(options.size, options.seed)
-    write_table(options.output / "denoising.csv", [_line(row, options.size, options.seed) for row in rows])
-    console.print(_table(rows))
-    console.print(f"wrote balls.png, vessels.png and denoising.csv to {options.output}")
-
-
-def _noisy(name: str, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return one of scikit-image's pictures, grey and size × size, without and with noise."""
-    image = getattr(skimage.data, name)()
-    image = skimage.color.rgb2gray(image) if image.ndim == 3 else image
-    clean = skimage.transform.resize(image, (size, size), anti_aliasing=True).astype(np.float32)
-    clean = clean if clean.max() <= 1 else clean / 255
-    noise = np.random.default_rng(seed).normal(0.0, SIGMA, clean.shape).astype(np.float32)
-    return clean, clean + noise
-
-
-def _psnr(clean: np.ndarray, image: np.ndarray) -> float:
-    return float(skimage.metrics.peak_signal_noise_ratio(clean, image, data_range=1.0))
+    rich.console.Console().print(f"wrote balls.png and vessels.png to {options.output}")
 
 
 def _photograph() -> np.ndarray:
-    path = Path(os.environ.get("METRICCONV_DATA", "")) / "cameraman256.png"
-    if path.is_file():
-        return skimage.util.img_as_float(skimage.io.imread(path))
-    return skimage.transform.resize(skimage.data.camera(), (256, 256), anti_aliasing=True)
+    try:
+        return open_grey(find(CAMERAMAN))
+    except MissingData:
+        return photograph("camera", 256)
 
 
 def _outlines(metric: Metric, pixels: Tensor, count: int = 96) -> tuple[Tensor, Tensor]:
@@ -246,37 +165,6 @@ def _descend(distance: Tensor, start: Tensor, source: Tensor, step: float = 0.4,
         down = interpolate(slope, path[-1].view(1, 1, 2), "border").view(2)
         path.append(path[-1] - step * down / torch.linalg.vector_norm(down).clamp_min(1e-12))
     return torch.stack([*path, source])
-
-
-def _means(rows: Sequence[Row]) -> dict[str, float]:
-    return {m: float(np.mean([r.psnr for r in rows if r.method == m])) for m in ("noisy", *FILTERS)}
-
-
-def _table(rows: Sequence[Row]) -> rich.table.Table:
-    table = rich.table.Table(title=f"PSNR (dB), edge metric, σ = {SIGMA}")
-    table.add_column("image")
-    methods = ("noisy", *FILTERS)
-    for method in methods:
-        table.add_column(method, justify="right")
-    for image in dict.fromkeys(r.image for r in rows):
-        table.add_row(image, *(f"{r.psnr:.2f}" for m in methods for r in rows if (r.image, r.method) == (image, m)))
-    table.add_row("mean", *(f"{mean:.2f}" for mean in _means(rows).values()), style="bold")
-    return table
-
-
-def _line(row: Row, size: int, seed: int) -> dict[str, object]:
-    """Return a line of the table, with what is needed to compare it with another run."""
-    return {
-        "image": row.image,
-        "method": row.method,
-        "psnr": f"{row.psnr:.4f}",
-        **dict(zip(Knobs._fields, KNOBS.get(row.method, ("", "", "")), strict=True)),
-        "samples": SAMPLES**2 if row.method in KNOBS else 1,
-        "size": size,
-        "sigma": SIGMA,
-        "seed": seed,
-        **versions("scikit-image"),
-    }
 
 
 if __name__ == "__main__":

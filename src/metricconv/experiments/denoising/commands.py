@@ -1,0 +1,243 @@
+"""The commands: what they read (a configuration, data), what they write (CSV, Markdown, figures).
+
+Lightning is imported by the commands that train, so that ``denoise-heuristic`` does without.
+"""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import in_one_line
+
+app = typer.Typer(no_args_is_help=True, help="Denoising with one local convolution.", pretty_exceptions_enable=False)
+
+Output = Annotated[Path, typer.Option(help="Folder of the CSV, the tables and the figures.")]
+Config = Annotated[Path | None, typer.Option(help="A TOML file in place of the packaged configuration.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where datasets lie; then METRICCONV_DATA, ~/.cache/metricconv.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch a dataset that is missing.")]
+Picture = Annotated[Path | None, typer.Option(help="Any image in place of cameraman.")]
+Sigmas = Annotated[list[float] | None, typer.Option("--sigma", help="Of the noise; may be given several times.")]
+Ks = Annotated[list[int] | None, typer.Option("--k", help="Samples along each axis; may be given several times.")]
+Methods = Annotated[list[str] | None, typer.Option("--method", help="Only this; may be given several times.")]
+Seed = Annotated[int | None, typer.Option(help="Of the run.")]
+Minutes = Annotated[float | None, typer.Option(help="Begin no row after so many minutes.")]
+Work = Annotated[Path, typer.Option(help="Folder of checkpoints, logs and pictures.")]
+Accelerator = Annotated[str, typer.Option(help="Lightning's: auto, cpu, gpu.")]
+Devices = Annotated[int, typer.Option(help="How many devices.")]
+Strategy = Annotated[str, typer.Option(help="Lightning's: auto, ddp, ddp_spawn …")]
+Precision = Annotated[str, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="Use algorithms that repeat themselves.")]
+
+
+@app.command()
+@in_one_line()
+def denoise_heuristic(
+    output: Output = Path("outputs/denoising"),
+    work: Work = Path("outputs/denoising/work"),
+    config: Config = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    image: Picture = None,
+    sigma: Annotated[float | None, typer.Option(help="Of the noise.")] = None,
+    seed: Seed = None,
+    padding_mode: Annotated[str | None, typer.Option(help="Past the border: zeros, reflect, border, circular.")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the knobs anew on other images, print them, stop.")
+    ] = False,
+) -> None:
+    """Denoise one image by supports that are read off it, with no learning."""
+    from . import heuristic, report
+
+    chosen = read_config("heuristic", config, sigma=sigma, seed=seed, padding_mode=padding_mode)
+    if tune:
+        typer.echo(heuristic.tuned_toml(chosen["sigma"], chosen["seed"], chosen["padding_mode"]))
+        return
+    name, clean = _picture(image, data_root, download)
+    heuristic.run(output, work / "heuristic", name, clean, chosen)
+    report.write_heuristic(output, work / "heuristic")
+    typer.echo(f"wrote heuristic.csv, heuristic.md and heuristic.png to {output}")
+
+
+@app.command()
+@in_one_line()
+def denoise_image(
+    output: Output = Path("outputs/denoising"),
+    work: Work = Path("outputs/denoising/work"),
+    config: Config = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    image: Picture = None,
+    k: Ks = None,
+    sigma: Sigmas = None,
+    method: Methods = None,
+    rate: Annotated[list[str] | None, typer.Option(help="paper, or range for our own range test.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Of gradient descent.")] = None,
+    seed: Seed = None,
+    max_minutes: Minutes = None,
+    accelerator: Accelerator = "auto",
+    precision: Precision = "32-true",
+    deterministic: Deterministic = False,
+) -> None:
+    """Learn sample locations on one noisy image and test them on another noise."""
+    chosen = read_config(
+        "image", config, k=k, sigma=sigma, methods=method, rates=rate, iterations=iterations, seed=seed
+    )
+    name, clean = _picture(image, data_root, download)
+    from ..results import Results
+    from . import image as experiment
+    from . import report, tables
+
+    todo = experiment.settings(
+        name,
+        chosen["methods"],
+        chosen["k"],
+        chosen["sigma"],
+        chosen["rates"],
+        iterations=chosen["iterations"],
+        seed=chosen["seed"],
+    )
+    results = Results(output / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES)
+    options: dict[str, Any] = {"accelerator": accelerator, "precision": precision, "deterministic": deterministic}
+    experiment.run(results, list(todo), clean, work / "image", max_minutes, **options)
+    report.write_image(output, work / "image")
+    typer.echo(f"wrote image.csv, image_curves.csv, image.md and figures to {output}")
+
+
+@app.command()
+@in_one_line()
+def denoise_dataset(
+    output: Output = Path("outputs/denoising"),
+    work: Work = Path("outputs/denoising/work"),
+    config: Config = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    dataset: Annotated[str, typer.Option(help="bsds300, or voc2012 where it is present.")] = "bsds300",
+    recipe: Annotated[list[str] | None, typer.Option(help="paper or ours; both by default.")] = None,
+    k: Ks = None,
+    sigma: Sigmas = None,
+    method: Methods = None,
+    weights: Annotated[list[str] | None, typer.Option(help="fixed or learnt; both by default.")] = None,
+    rate: Annotated[str | None, typer.Option(help="paper, or range for our own range test.")] = None,
+    noise: Annotated[str | None, typer.Option(help="8-bit (clamped and rounded) or float.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of training.")] = None,
+    size: Annotated[int, typer.Option(help="Side of the images in pixels.")] = 256,
+    seed: Seed = None,
+    max_minutes: Minutes = None,
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
+    deterministic: Deterministic = False,
+) -> None:
+    """Learn one layer on a dataset, by the paper's recipe and by ours."""
+    from . import pictures
+
+    recipes = recipe or ["paper", "ours"]
+    for name in recipes:
+        if name not in ("paper", "ours"):
+            raise ValueError(f"`recipe` (={name!r}) must be 'paper' or 'ours'")
+    if size < 16:
+        raise ValueError(f"`size` (={size}) must be at least 16 pixels")
+    pictures.splits(dataset, data_root, download=download)  # missing data is said before anything is imported
+    whole = read_config("dataset", config, seed=seed, rate=rate, noise=noise)
+    from ..results import Results
+    from . import dataset as experiment
+    from . import report, tables
+
+    todo: list[dict[str, Any]] = []
+    for name in recipes:
+        chosen = whole[name] | {
+            key: value for key, value in {"epochs": epochs, "k": k, "sigma": sigma, "methods": method}.items() if value
+        }
+        rest = {"epochs": chosen["epochs"], "seed": whole["seed"], "noise": whole["noise"]}
+        if name == "paper":
+            kinds = weights or chosen["weights"]
+            todo += experiment.paper_settings(
+                dataset, chosen["methods"], kinds, chosen["k"], chosen["sigma"], rate=whole["rate"], **rest
+            )
+        else:
+            todo += experiment.our_settings(dataset, chosen["methods"], chosen["k"], chosen["sigma"], **rest)
+    results = Results(output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
+    options: dict[str, Any] = {
+        "accelerator": accelerator,
+        "devices": devices,
+        "strategy": strategy,
+        "precision": precision,
+        "deterministic": deterministic,
+    }
+    experiment.run(results, todo, work / "dataset", data_root, max_minutes, size=(size, size), **options)
+    report.write_dataset(output)
+    typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {output}")
+
+
+@app.command()
+@in_one_line()
+def lr_range(
+    output: Output = Path("outputs/denoising/lr_range"),
+    data_root: DataRoot = None,
+    download: Download = False,
+    image: Picture = None,
+    k: Annotated[int, typer.Option(help="Samples along each axis.")] = 5,
+    sigma: Annotated[float, typer.Option(help="Of the noise.")] = 0.1,
+    method: Annotated[str, typer.Option(help="utb 0.1, utb 0.9 or deformable.")] = "utb 0.1",
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 42,
+    low: Annotated[float, typer.Option(help="The smallest rate.")] = 1.0,
+    high: Annotated[float, typer.Option(help="The largest rate.")] = 1e10,
+    steps: Annotated[int, typer.Option(help="Rates between them, evenly spread by their logarithm.")] = 100,
+    accelerator: Accelerator = "auto",
+) -> None:
+    """Test learning rates for sample locations on one image, and suggest one."""
+    name, clean = _picture(image, data_root, download)
+    from . import image as experiment
+
+    (setting,) = experiment.settings(name, [method], [k], [sigma], ["paper"], iterations=1, seed=seed)
+    sweep = experiment.sweep(setting, clean, low, high, steps, accelerator=accelerator)
+    sweep.write(output, f"{method}, k = {k}, σ = {sigma}")
+    typer.echo(f"suggested learning rate: {sweep.suggestion:.3g}; wrote lr_range.csv and lr_range.png to {output}")
+
+
+@app.command()
+@in_one_line()
+def report(
+    output: Output = Path("results/denoising"),
+    work: Work = Path("outputs/denoising/work"),
+) -> None:
+    """Render the Markdown tables and the figures anew from the CSVs in a folder."""
+    from . import report as rendering
+
+    written = rendering.write_all(output, work)
+    if not written:
+        raise ValueError(f"`output` (={output}) has none of heuristic.csv, image.csv and dataset.csv to render")
+    typer.echo(f"wrote {', '.join(written)} to {output}")
+
+
+def read_config(name: str, path: Path | None, **overrides: Any) -> dict[str, Any]:
+    """Return the packaged configuration of a command, or that of a file, with what the command line says instead."""
+    if path is None:
+        content = resources.files(__package__).joinpath("configs", f"{name}.toml").read_text(encoding="utf-8")
+    else:
+        content = path.read_text(encoding="utf-8")
+    usual = tomllib.loads(resources.files(__package__).joinpath("configs", f"{name}.toml").read_text(encoding="utf-8"))
+    chosen = usual | tomllib.loads(content)
+    unknown = set(chosen) - set(usual)
+    if unknown:
+        raise ValueError(f"`config` {path} has unknown entries {sorted(unknown)}; there are {', '.join(usual)}")
+    return chosen | {key: value for key, value in overrides.items() if value is not None}
+
+
+def _picture(path: Path | None, root: Path | None, download: bool) -> tuple[str, Any]:
+    """Return an image's name and the image, a tensor (H, W) in [0, 1]: the file that is named, or cameraman."""
+    import torch
+
+    from ..data import find, open_grey
+    from .pictures import CAMERAMAN
+
+    if path is None:
+        return "cameraman", torch.from_numpy(open_grey(find(CAMERAMAN, root, download=download)))
+    image = torch.from_numpy(open_grey(path))
+    if min(image.shape) < 16:
+        raise ValueError(f"`image` {path} must be at least 16 × 16 pixels, got {tuple(image.shape)}")
+    return path.stem, image

@@ -1,0 +1,274 @@
+"""One layer learnt on a dataset: what a single adaptive convolution can do on images it has not seen.
+
+The paper's recipe: grey images of 256 × 256, noise that is clamped and stored in 8 bits, a k × k convolution that
+predicts the support, plain SGD with one rate for all, batches of 32 (of 4 for k = 31). Our recipe: Adam, a cosine, a
+sound start, and heads with a hidden layer.
+"""
+
+import itertools
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import Dataset as TorchDataset
+
+from ..lr_range import range_test
+from ..results import Results
+from ..training import CHECKPOINT, device_of, fit, make_trainer, seed_all
+from . import published
+from .layers import OURS, our_layer, parameters, published_layer
+from .pictures import SIZE, add_noise, check_sigma, load, splits
+from .published import Setting
+from .tables import DATASET_KEY as KEY
+from .tables import name_of
+
+RECIPES = ("paper", "ours")
+NOISES = ("8-bit", "float")
+RATES = ("paper", "range")
+METHODS = {"utb 0.1": ("utb", 0.1), "utb 0.9": ("utb", 0.9), "deformable": ("deformable", None)}
+
+NOISE_SEED = 0
+OUR_RATE = 3e-3
+_OUR_BATCH = 8
+_RANGE = (1e-5, 1e5)
+
+
+class Pictures(NamedTuple):
+    """Clean and noisy images (N, 1, H, W), to train on and to test on."""
+
+    train_clean: Tensor
+    train_noisy: Tensor
+    test_clean: Tensor
+    test_noisy: Tensor
+
+
+class Batches(TorchDataset[tuple[Tensor, Tensor]]):
+    """Pairs (noisy, clean) that lie in memory, picked a whole batch at a time."""
+
+    def __init__(self, noisy: Tensor, clean: Tensor) -> None:
+        self.noisy, self.clean = noisy, clean
+
+    def __getitem__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        return self.noisy[indices], self.clean[indices]
+
+    def __len__(self) -> int:
+        return len(self.noisy)
+
+    def loader(self, size: int, *, shuffle: bool = False) -> DataLoader[Any]:
+        """Return a loader of batches of so many images."""
+        order = RandomSampler(self) if shuffle else SequentialSampler(self)
+        return DataLoader(self, sampler=BatchSampler(order, size, drop_last=False), batch_size=None)
+
+
+class Denoiser(lightning.LightningModule):
+    """One layer that is trained on the MSE.
+
+    Args:
+        layer: from noisy to clean.
+        lr: the learning rate.
+        recipe: "paper" for plain SGD, "ours" for Adam with a cosine over all epochs.
+    """
+
+    def __init__(self, layer: nn.Module, lr: float, recipe: str) -> None:
+        super().__init__()
+        self.layer, self.lr, self.recipe = layer, lr, recipe
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Denoise (B, 1, H, W)."""
+        return self.layer(x)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        """Return the MSE."""
+        noisy, clean = batch
+        loss = mse_loss(self(noisy), clean)
+        self.log("train_mse", loss, on_step=False, on_epoch=True, batch_size=len(noisy), sync_dist=True)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
+        """Log the MSE."""
+        noisy, clean = batch
+        self.log("test_mse", mse_loss(self(noisy), clean), batch_size=len(noisy), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimiser of the recipe."""
+        if self.recipe == "paper":
+            return torch.optim.SGD(self.parameters(), self.lr)
+        optimizer = torch.optim.Adam(self.parameters(), self.lr)
+        total = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(int(total), 1))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def paper_settings(
+    dataset: str,
+    methods: Sequence[str],
+    weights: Sequence[str],
+    ks: Sequence[int],
+    sigmas: Sequence[float],
+    **rest: Any,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the paper's table, small k first."""
+    _check(sigmas, ks, rest)
+    _each(methods, METHODS, "method")
+    _each(weights, ("fixed", "learnt"), "weights")
+    for k, sigma, name, kind in itertools.product(sorted(ks), sigmas, methods, weights):
+        method, eps_omega = METHODS[name]
+        row = {"method": method, "eps_omega": eps_omega, "weights": kind, "k": k, "sigma": sigma}
+        yield {"dataset": dataset, "recipe": "paper", **row, **rest}
+
+
+def our_settings(
+    dataset: str, methods: Sequence[str], ks: Sequence[int], sigmas: Sequence[float], **rest: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of our own recipe."""
+    _check(sigmas, ks, rest)
+    _each(methods, OURS, "method")
+    for k, sigma, method in itertools.product(sorted(ks), sigmas, methods):
+        row = {"method": method, "eps_omega": None, "weights": "learnt", "k": k, "sigma": sigma}
+        yield {"dataset": dataset, "recipe": "ours", **row, **rest, "rate": "ours"}
+
+
+def read_pictures(
+    dataset: str,
+    sigma: float,
+    noise: str,
+    root: Path | None = None,
+    *,
+    download: bool = False,
+    size: tuple[int, int] = SIZE,
+) -> Pictures:
+    """Read a dataset and add the noise, which is the same for every run."""
+    train, test = (load(paths, size) for paths in splits(dataset, root, download=download))
+    (noisy,) = add_noise(torch.cat([train, test]), sigma, NOISE_SEED, stored=noise == "8-bit")
+    return Pictures(train, noisy[: len(train)], test, noisy[len(train) :])
+
+
+def learn(setting: Mapping[str, Any], pictures: Pictures, folder: Path, **options: Any) -> dict[str, object]:
+    """Train one setting and return the values of its row; a run that was cut short goes on from its last epoch.
+
+    Args:
+        setting: one of ``paper_settings`` or ``our_settings``.
+        pictures: its images.
+        folder: for the checkpoint and the logs.
+        **options: of ``make_trainer``: accelerator, devices, strategy, precision …
+    """
+    key = Setting(*(setting[name] for name in Setting._fields))
+    seed_all(setting["seed"])
+    ours = setting["recipe"] == "ours"
+    layer = our_layer(key.method, key.k) if ours else published_layer(*key[:4])
+    rate = OUR_RATE if ours else published.DATASET_RATE.get(setting["dataset"], {}).get(key, 1.0)
+    size = _OUR_BATCH if ours else 4 if key.k >= 31 else 32
+    pictures = Pictures(*(t.to(device_of(options)) for t in pictures))
+    train = Batches(pictures.train_noisy, pictures.train_clean)
+    test = Batches(pictures.test_noisy, pictures.test_clean)
+    if setting["rate"] == "range":
+        sweep = range_test(Denoiser(layer, rate, "paper"), train.loader(size), *_RANGE, folder=folder, **options)
+        sweep.write(folder, name_of(setting, KEY))
+        rate = sweep.suggestion
+    module = Denoiser(layer, rate, setting["recipe"])
+    if not ours:
+        _go_on_from_fewer_epochs(folder, setting)
+    trainer = make_trainer(
+        folder,
+        epochs=setting["epochs"],
+        seed=setting["seed"],
+        check_val_every_n_epoch=max(setting["epochs"] // 20, 1),
+        **options,
+    )
+    fit(trainer, module, train.loader(size, shuffle=True), test.loader(size))
+    module = module.to(device_of(options)).eval()
+    train_mse = measure(module, train, size)[0].mean().item()
+    errors, seconds = measure(module, test, size)
+    test_mse = errors.mean().item()
+    printed = published.DATASET_MSE.get(setting["dataset"], {}).get(key) if not ours else None
+    return {
+        "lr": rate,
+        "train_mse": train_mse,
+        "test_mse": test_mse,
+        "test_psnr": (-10 * errors.log10()).mean().item(),
+        "gap": test_mse / train_mse - 1,
+        "parameters": parameters(layer),
+        "ms_per_image": 1000 * seconds / len(test),
+        "paper_mse": None if printed is None else printed / published.DATASET_SCALE[setting["dataset"]][key.k],
+        "paper_printed": printed,
+        "paper_gap": published.DATASET_GAP[setting["dataset"]][key] if printed is not None else None,
+    }
+
+
+@torch.inference_mode()
+def measure(module: nn.Module, data: Batches, size: int) -> tuple[Tensor, float]:
+    """Return each image's MSE, and the seconds of a pass over all of them, the first batch left out."""
+    errors, seconds, counted = [], 0.0, 0
+    for n, (noisy, clean) in enumerate(data.loader(size)):
+        start = _now(noisy)
+        out = module(noisy)
+        if n:
+            seconds, counted = seconds + _now(noisy) - start, counted + len(noisy)
+        errors.append((out - clean).square().mean((1, 2, 3)).cpu())
+    return torch.cat(errors), seconds * len(data) / counted if counted else math.nan
+
+
+def run(
+    results: Results,
+    todo: Sequence[Mapping[str, Any]],
+    output: Path,
+    root: Path | None = None,
+    max_minutes: float | None = None,
+    *,
+    download: bool = False,
+    size: tuple[int, int] = SIZE,
+    **options: Any,
+) -> None:
+    """Add the rows that ``results`` lacks; checkpoints and logs go below ``output``."""
+    held: tuple[object, Pictures] | None = None
+    for setting in results.pending(todo, max_minutes):
+        wanted: Any = tuple(setting[name] for name in ("dataset", "sigma", "noise"))
+        if held is None or held[0] != wanted:
+            dataset, sigma, noise = wanted
+            held = wanted, read_pictures(dataset, sigma, noise, root, download=download, size=size)
+        start = time.perf_counter()
+        values = learn(setting, held[1], output / name_of(setting, KEY), **options)
+        results.add(setting, values, time.perf_counter() - start)
+
+
+def _go_on_from_fewer_epochs(folder: Path, setting: Mapping[str, Any]) -> None:
+    """Take the checkpoint of the same run with fewer epochs: at a constant rate it is the beginning of this one."""
+    if (folder / CHECKPOINT).exists():
+        return
+    for epochs in range(setting["epochs"] - 1, 0, -1):
+        earlier = folder.with_name(name_of({**setting, "epochs": epochs}, KEY)) / CHECKPOINT
+        if earlier.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(earlier, folder / CHECKPOINT)
+            return
+
+
+def _now(like: Tensor) -> float:
+    if like.is_cuda:
+        torch.cuda.synchronize(like.device)
+    return time.perf_counter()
+
+
+def _check(sigmas: Sequence[float], ks: Sequence[int], rest: Mapping[str, Any]) -> None:
+    for sigma in sigmas:
+        check_sigma(sigma)
+    for k in ks:
+        if k < 1 or k % 2 == 0:
+            raise ValueError(f"`k` (={k}) must be a positive odd number")
+    if rest["epochs"] < 1:
+        raise ValueError(f"`epochs` (={rest['epochs']}) must be at least 1")
+    _each([rest["noise"]], NOISES, "noise")
+
+
+def _each(values: Sequence[str], choices: Sequence[str] | Mapping[str, Any], name: str) -> None:
+    for value in values:
+        if value not in choices:
+            raise ValueError(f"`{name}` (={value!r}) must be one of {', '.join(map(repr, choices))}")

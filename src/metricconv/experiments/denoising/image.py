@@ -1,0 +1,279 @@
+"""Sample locations learnt on one noisy image, and tested on another noise over the same image.
+
+Every pixel has numbers of its own, which gradient descent moves: the five of a Cholesky metric, or the 2k² of free
+offsets. Weights are fixed at 1/k². Both minimise the MSE on one noisy image; a test on a second noise tells whether
+they have learnt the image or the noise.
+
+As in the released code: noise is neither clamped nor rounded, past the border there are zeros, the ball is sampled by
+the polar grid, offsets start at 0, and metrics at the heuristic one of the noisy image with ι = 0.1, α = 10, ω = 0.
+"""
+
+import dataclasses
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, Dataset
+
+from ..._files import read_table, write_table
+from ...metrics import Cholesky, gradient_metric
+from ...ops import support_conv
+from ...stencils import polar
+from ...supports import Deformable, Support, TangentBall
+from ..lr_range import RangeTest, range_test
+from ..results import Results, text
+from ..training import device_of, fit, history, make_trainer, seed_all
+from . import published
+from .pictures import add_noise, check_sigma, psnr, save_grey
+from .published import Setting
+from .tables import IMAGE_KEY as KEY
+from .tables import name_of
+
+CURVES = ("train_mse", "test_mse")
+METHODS = {"utb 0.1": ("utb", 0.1), "utb 0.9": ("utb", 0.9), "deformable": ("deformable", None)}
+RATES = ("paper", "range")
+
+# Where a range test looks, in units of the paper's rate (or of a rate of our own where there is none).
+_RANGE = (1e-3, 1e3)
+_VALIDATE_EVERY = 5
+
+
+class Pair(NamedTuple):
+    """One image: clean, with the noise to learn on, with the noise to be tested on; (1, 1, H, W) each."""
+
+    clean: Tensor
+    train: Tensor
+    test: Tensor
+
+
+def make_pair(clean: Tensor, sigma: float, seed: int, device: torch.device | str = "cpu") -> Pair:
+    """Draw two noises over an image (H, W)."""
+    noises = add_noise(clean, sigma, seed, draws=2)
+    return Pair(*(image[None, None].to(device) for image in (clean, *noises)))
+
+
+class FreeMetric(nn.Module):
+    """Five numbers a pixel, read as the Cholesky factor and the drift of a metric; the support is its tangent ball.
+
+    The paper writes (x, y), so that its L begins with x: the components of what ours gives are exchanged.
+    """
+
+    def __init__(self, noisy: Tensor, k: int, eps_omega: float) -> None:
+        super().__init__()
+        self.parametrisation = Cholesky(eps_omega=eps_omega)
+        M_yy, M_xy, M_xx = gradient_metric(noisy, iota=0.1, alpha=10.0, padding_mode="zeros").M.unbind(2)
+        L_xx = M_xx.sqrt()
+        L_yx = M_xy / L_xx
+        drift = [torch.zeros_like(L_xx)] * (self.parametrisation.channels - 3)
+        self.numbers = nn.Parameter(torch.stack([L_xx, L_yx, (M_yy - L_yx**2).sqrt(), *drift], 2))
+        self.stencil = polar(k)
+
+    def forward(self) -> Support:
+        """Return the balls."""
+        return TangentBall(self.parametrisation(self.numbers).map(lambda t: t.flip(2)), self.stencil)
+
+
+class FreeOffsets(nn.Module):
+    """A displacement for each of the k² samples of each pixel."""
+
+    def __init__(self, noisy: Tensor, k: int) -> None:
+        super().__init__()
+        self.k = k
+        self.displacement = nn.Parameter(noisy.new_zeros(1, 1, k * k, 2, *noisy.shape[2:]))
+
+    def forward(self) -> Support:
+        """Return the displaced grid."""
+        return Deformable(self.displacement, self.k)
+
+
+class SampleLocations(lightning.LightningModule):
+    """The mean over free sample locations, trained by plain gradient descent on the MSE."""
+
+    def __init__(self, locations: FreeMetric | FreeOffsets, k: int, lr: float, pair: Pair) -> None:
+        super().__init__()
+        self.locations, self.lr, self.pair = locations, lr, pair
+        self.filtered: tuple[Tensor, Tensor] | None = None
+        self.register_buffer("weight", torch.full((1, 1, k, k), 1 / k**2))
+        self.weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Filter an image (1, 1, H, W)."""
+        return support_conv(x, self.locations(), self.weight, padding=self.weight.shape[-1] // 2)
+
+    def training_step(self, pair: Pair, _: int) -> Tensor:
+        """Return the MSE on the training noise."""
+        return mse_loss(self(pair.train), pair.clean)
+
+    def validation_step(self, pair: Pair, _: int) -> None:
+        """Log the MSE on both noises, with the same locations."""
+        for name, noisy in (("train_mse", pair.train), ("test_mse", pair.test)):
+            self.log(name, mse_loss(self(noisy), pair.clean), batch_size=1)
+
+    def on_train_end(self) -> None:
+        """Keep what both noises are filtered to, before Lightning moves the module away from its device."""
+        with torch.no_grad():
+            self.filtered = self(self.pair.train).cpu(), self(self.pair.test).cpu()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Plain SGD."""
+        return torch.optim.SGD(self.parameters(), self.lr)
+
+
+class _Same(Dataset[Pair]):
+    """The same pair, so many times: an epoch of full-batch iterations."""
+
+    def __init__(self, pair: Pair, count: int) -> None:
+        self.pair, self.count = pair, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.pair
+
+
+def settings(
+    image: str, methods: Sequence[str], ks: Sequence[int], sigmas: Sequence[float], rates: Sequence[str], **rest: object
+) -> Iterator[dict[str, object]]:
+    """Yield what there is to run, small k first, the paper's rates before those of the range test."""
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(f"`method` (={method!r}) must be one of {', '.join(map(repr, METHODS))}")
+    for rate in rates:
+        if rate not in RATES:
+            raise ValueError(f"`rate` (={rate!r}) must be one of {', '.join(map(repr, RATES))}")
+    for sigma in sigmas:
+        check_sigma(sigma)
+    for k in ks:
+        if k < 1 or k % 2 == 0:
+            raise ValueError(f"`k` (={k}) must be a positive odd number")
+    for rate, k, sigma, name in itertools.product(rates, sorted(ks), sigmas, methods):
+        method, eps_omega = METHODS[name]
+        key = {"method": method, "eps_omega": eps_omega, "k": k, "sigma": sigma, "rate": rate}
+        yield {"image": image, **key, **rest}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one run leaves: its row's values, its curve, the filtered images, and the range test if there was one."""
+
+    values: Mapping[str, object]
+    curve: list[dict[str, float]]
+    train: Tensor
+    test: Tensor
+    sweep: RangeTest | None = None
+
+
+def learn(setting: Mapping[str, Any], clean: Tensor, **options: Any) -> Outcome:
+    """Learn the locations of one setting on an image (H, W), on the GPU if there is one.
+
+    Args:
+        setting: one of ``settings``.
+        clean: the image, in [0, 1].
+        **options: of ``make_trainer``: accelerator, precision …
+    """
+    pair = make_pair(clean, setting["sigma"], setting["seed"], device_of(options))
+    key = Setting(setting["method"], setting["eps_omega"], "fixed", setting["k"], setting["sigma"])
+    # The loss is a mean over pixels: the paper's rates are for 256 × 256 of them.
+    rate = published.IMAGE_RATE.get(key, 1e5) * clean.numel() / 256**2
+    tested = None
+    with tempfile.TemporaryDirectory() as folder:
+        if setting["rate"] == "range":
+            low, high = _RANGE
+            tested = sweep(setting, clean, rate * low, rate * high, **options)
+            rate = tested.suggestion
+        model = _model(setting, pair, rate)
+        iterations = setting["iterations"]
+        trainer = make_trainer(
+            Path(folder),
+            epochs=1,
+            seed=setting["seed"],
+            checkpoint_every=None,
+            val_check_interval=min(_VALIDATE_EVERY, iterations),
+            **options,
+        )
+        fit(
+            trainer,
+            model,
+            DataLoader(_Same(pair, iterations), batch_size=None),
+            DataLoader(_Same(pair, 1), batch_size=None),
+        )
+        curve = [
+            {"iteration": point["step"] + 1, **{name: point[name] for name in CURVES}}
+            for point in history(Path(folder), by="step")
+        ]
+    assert model.filtered is not None
+    train, test = model.filtered
+    train_mse, test_mse = (float(mse_loss(image, pair.clean.cpu())) for image in (train, test))
+    values = {
+        "lr": rate,
+        "train_mse": train_mse,
+        "test_mse": test_mse,
+        "gap": test_mse / train_mse - 1,
+        "train_psnr": psnr(train_mse),
+        "test_psnr": psnr(test_mse),
+        "paper_mse": published.IMAGE_MSE.get(key),
+        "paper_gap": published.IMAGE_GAP.get(key),
+    }
+    return Outcome(values, curve, train[0, 0], test[0, 0], tested)
+
+
+def sweep(
+    setting: Mapping[str, Any], clean: Tensor, low: float, high: float, steps: int = 100, **options: Any
+) -> RangeTest:
+    """Test the learning rates of one setting on an image (H, W)."""
+    pair = make_pair(clean, setting["sigma"], setting["seed"], device_of(options))
+    loader = DataLoader(_Same(pair, steps), batch_size=None)
+    with tempfile.TemporaryDirectory() as folder:
+        return range_test(_model(setting, pair, low), loader, low, high, steps, folder=Path(folder), **options)
+
+
+def run(
+    results: Results,
+    todo: Sequence[Mapping[str, Any]],
+    clean: Tensor,
+    output: Path,
+    max_minutes: float | None = None,
+    **options: Any,
+) -> None:
+    """Add the rows that ``results`` lacks; write their curves and, below ``output``, their pictures and range tests.
+
+    A row that was cut short is run again from its beginning, with the same noise: rows do not depend on each other.
+    """
+    for setting in results.pending(todo, max_minutes):
+        seed_all(int(setting["seed"]))  # type: ignore[call-overload]
+        start = time.perf_counter()
+        outcome = learn(setting, clean, **options)
+        seconds = time.perf_counter() - start
+        _keep_curve(results.path.with_name("image_curves.csv"), setting, outcome.curve)
+        folder = output / name_of(setting, KEY)
+        for name, image in (("train", outcome.train), ("test", outcome.test)):
+            save_grey(folder / f"{name}.png", image)
+        if outcome.sweep is not None:
+            outcome.sweep.write(folder, name_of(setting, KEY))
+        results.add(setting, outcome.values, seconds)
+
+
+def _model(setting: Mapping[str, Any], pair: Pair, rate: float) -> SampleLocations:
+    k = setting["k"]
+    locations: FreeMetric | FreeOffsets
+    if setting["method"] == "utb":
+        locations = FreeMetric(pair.train, k, setting["eps_omega"])
+    else:
+        locations = FreeOffsets(pair.train, k)
+    return SampleLocations(locations, k, rate, pair)
+
+
+def _keep_curve(path: Path, setting: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> None:
+    """Add the curve of a setting to the CSV of all, in place of an earlier one."""
+    key = {name: text(setting[name]) for name in KEY}
+    others = [row for row in read_table(path) if any(row[name] != value for name, value in key.items())]
+    points = [key | {name: text(value) for name, value in point.items()} for point in curve]
+    write_table(path, [*others, *points], (*KEY, "iteration", *CURVES))

@@ -1,0 +1,112 @@
+"""The pictures that are denoised, and the noise: always the same for the same seed."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..._files import writing
+from ..data import Dataset, MissingData, fetch, fetch_archive, files_digest, find, open_grey, pixels_digest
+
+SIZE = (256, 256)
+
+_CAMERAMAN_PIXELS = "f6e16531bfb1838d95097c8908ce4f26e21f20ac001099bc03902f165426455f"
+_BSDS300_FILES = "edf684ee30c4630ca9a08f6331498d37853eb2c9356a57721cf38f1f3c617d4e"
+
+
+def _fetch_cameraman(path: Path) -> None:
+    """Fetch the first picture of Set12 from the repository of DnCNN, where it is public."""
+    fetch("https://raw.githubusercontent.com/cszn/DnCNN/master/testsets/Set12/01.png", path)
+    if pixels_digest(path) != _CAMERAMAN_PIXELS:
+        path.unlink()
+        raise ValueError(f"what was downloaded for {path.name} is another picture than the paper's cameraman")
+
+
+def _fetch_bsds300(path: Path) -> None:
+    """Fetch the archive of BSDS300's home, in which ``train`` and ``test`` lie below ``images``."""
+
+    def verify(folder: Path) -> None:
+        if files_digest(folder, "*/*.jpg") != _BSDS300_FILES:
+            raise ValueError("what was downloaded for BSDS300 does not hold its 200 + 100 pictures")
+
+    home = "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/bsds/BSDS300-images.tgz"
+    fetch_archive(home, "BSDS300/images", path, verify)
+
+
+CAMERAMAN = Dataset(
+    "cameraman",
+    ("cameraman256.png", "Set12/01.png"),
+    "put the classical 256 × 256 grey picture there as cameraman256.png (not scikit-image's, which is another)",
+    _fetch_cameraman,
+)
+BSDS300 = Dataset(
+    "BSDS300",
+    ("BSDS300",),
+    "put its pictures there as BSDS300/train/*.jpg and BSDS300/test/*.jpg",
+    _fetch_bsds300,
+)
+VOC2012 = Dataset(
+    "PASCAL VOC 2012",
+    ("VOCdevkit/VOC2012",),
+    "unpack VOCtrainval_11-May-2012.tar there, so that VOCdevkit/VOC2012/ImageSets/Segmentation is found",
+)
+DATASETS = {"bsds300": BSDS300, "voc2012": VOC2012}
+
+
+def splits(name: str, root: Path | None = None, *, download: bool = False) -> tuple[list[Path], list[Path]]:
+    """Return the pictures to train on and those to test on, in a fixed order."""
+    if name not in DATASETS:
+        raise ValueError(f"`dataset` (={name!r}) must be one of {', '.join(map(repr, DATASETS))}")
+    folder = find(DATASETS[name], root, download=download)
+    if name == "bsds300":
+        inner = folder if (folder / "train").is_dir() else folder / "images"
+        train, test = (sorted((inner / part).glob("*.jpg")) for part in ("train", "test"))
+    else:
+        lists = (folder / "ImageSets" / "Segmentation" / f"{part}.txt" for part in ("train", "val"))
+        train, test = ([folder / "JPEGImages" / f"{n}.jpg" for n in path.read_text().split()] for path in lists)
+    if not train or not test:
+        raise MissingData(
+            f"{folder} has {len(train)} pictures to train on and {len(test)} to test on: {BSDS300.advice}"
+        )
+    return train, test
+
+
+def load(paths: list[Path], size: tuple[int, int] = SIZE) -> Tensor:
+    """Return pictures as grey (N, 1, H, W), in [0, 1]."""
+    return torch.from_numpy(np.stack([open_grey(path, size) for path in paths])).unsqueeze(1)
+
+
+def add_noise(clean: Tensor, sigma: float, seed: int, *, stored: bool = False, draws: int = 1) -> list[Tensor]:
+    """Return so many noisy versions of a picture or a batch, drawn one after the other from one generator.
+
+    Args:
+        clean: any shape, in [0, 1].
+        sigma: the standard deviation of the Gaussian noise.
+        seed: of the generator, which is the CPU's on every machine.
+        stored: clamp to [0, 1] and round to 8 bits, as if stored as PNG: the paper's protocol for datasets.
+        draws: how many.
+    """
+    check_sigma(sigma)
+    generator = torch.Generator().manual_seed(seed)
+    noisy = [clean + sigma * torch.randn(clean.shape, generator=generator) for _ in range(draws)]
+    return [(n.clamp(0, 1) * 255).round() / 255 for n in noisy] if stored else noisy
+
+
+def check_sigma(sigma: float) -> None:
+    """Refuse a standard deviation that is none."""
+    if not 0 < sigma < math.inf:
+        raise ValueError(f"`sigma` (={sigma}) must be positive: the noise's standard deviation, for images in [0, 1]")
+
+
+def psnr(mse: float) -> float:
+    """Return 10 log₁₀(1/MSE), in dB."""
+    return 10 * math.log10(1 / mse) if mse > 0 else math.inf
+
+
+def save_grey(path: Path, image: Tensor) -> None:
+    """Write an image (H, W) as an 8-bit PNG; what is out of [0, 1] is clamped."""
+    with writing(path) as temporary:
+        Image.fromarray((image.clamp(0, 1) * 255).round().to(torch.uint8).numpy()).save(temporary)

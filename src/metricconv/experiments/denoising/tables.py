@@ -1,0 +1,22 @@
+"""The columns of the tables that training fills, and the names of the folders that belong to their rows."""
+
+from collections.abc import Mapping, Sequence
+
+from ..results import text
+
+IMAGE_KEY = ("image", "method", "eps_omega", "k", "sigma", "rate", "iterations", "seed")
+IMAGE_VALUES = ("lr", "train_mse", "test_mse", "gap", "train_psnr", "test_psnr", "paper_mse", "paper_gap")
+DATASET_KEY = ("dataset", "recipe", "method", "eps_omega", "weights", "k", "sigma", "noise", "rate", "epochs", "seed")
+DATASET_VALUES = (
+    "lr", "train_mse", "test_mse", "test_psnr", "gap", "parameters", "ms_per_image",
+    "paper_mse", "paper_printed", "paper_gap",
+)  # fmt: skip
+
+
+def name_of(setting: Mapping[str, object], key: Sequence[str]) -> str:
+    """Return a name for the folder of a row, or of the setting that it will be.
+
+    >>> name_of({"method": "utb deep", "eps_omega": None, "k": 5}, ["method", "eps_omega", "k"])
+    'utb-deep_none_5'
+    """
+    return "_".join((text(setting[name]) or "none").replace(" ", "-").replace("/", "-") for name in key)

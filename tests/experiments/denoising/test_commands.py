@@ -1,0 +1,212 @@
+"""Each command on a tiny subset: from end to end, killed and resumed, and told nonsense."""
+
+import re
+
+import pytest
+from skimage import io
+from typer.testing import CliRunner
+
+from metricconv._files import read_table
+from metricconv.experiments.denoising import dataset, image
+from metricconv.experiments.denoising.commands import app
+
+MOMENT = ("seconds", "ms_per_image", "date")
+
+
+@pytest.fixture(autouse=True)
+def no_other_roots(tmp_path, monkeypatch):
+    monkeypatch.delenv("METRICCONV_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+
+
+def numbers(path):
+    """Return the rows of a table without what depends on the moment, in an order that does not."""
+    rows = [{name: value for name, value in row.items() if name not in MOMENT} for row in read_table(path)]
+    return sorted(rows, key=str)
+
+
+def image_command(root, folder, *more):
+    common = ("--data-root", root, "--output", folder, "--work", folder / "work", "--accelerator", "cpu")
+    return call("denoise-image", *common, "--k", 3, "--sigma", 0.1, "--iterations", 7, *more)
+
+
+def dataset_command(root, folder, *more, epochs=3):
+    common = ("--data-root", root, "--output", folder, "--work", folder / "work", "--accelerator", "cpu", "--size", 16)
+    return call("denoise-dataset", *common, "--k", 3, "--sigma", 0.1, "--epochs", epochs, *more)
+
+
+def test_the_heuristic_filters_leave_a_table_a_page_and_a_figure(root, tmp_path):
+    result = call(
+        "denoise-heuristic", "--data-root", root, "--output", tmp_path, "--work", tmp_path, "--padding-mode", "reflect"
+    )
+    assert result.exit_code == 0, result.output
+    rows = read_table(tmp_path / "heuristic.csv")
+    names = [row["method"] for row in rows]
+    assert names[0] == "noisy" and names.count("UTB, ε_ω = 0.5") == 2
+    assert {"UGB, ε_ω = 0.1", "UGB of the edge metric, tuned", "non-local means", "total variation"} <= set(names)
+    assert all(5 < float(row["psnr"]) < 60 and -1 < float(row["ssim"]) <= 1 for row in rows)
+    assert all(row["image"] == "cameraman" and row["scikit-image"] and row["date"] for row in rows)
+    assert io.imread(tmp_path / "heuristic.png").std() > 10
+    assert "| **" in (tmp_path / "heuristic.md").read_text()
+
+
+def test_any_image_can_be_filtered(root, tmp_path):
+    result = call(
+        "denoise-heuristic",
+        "--image",
+        root / "BSDS300/test/7.jpg",
+        "--output",
+        tmp_path,
+        "--work",
+        tmp_path,
+        "--sigma",
+        0.25,
+    )
+    assert result.exit_code == 0, result.output
+    rows = read_table(tmp_path / "heuristic.csv")
+    assert (rows[0]["image"], rows[0]["sigma"], rows[0]["released_psnr"]) == ("7", "0.25", "")
+
+
+def test_sample_locations_are_learnt_and_shown(root, tmp_path):
+    result = image_command(root, tmp_path, "--method", "utb 0.1", "--method", "deformable")
+    assert result.exit_code == 0, result.output
+    rows = read_table(tmp_path / "image.csv")
+    assert [(row["method"], row["eps_omega"], row["rate"]) for row in rows] == [
+        (method, eps, rate) for rate in ("paper", "range") for method, eps in (("utb", "0.1"), ("deformable", ""))
+    ]
+    for row in rows:
+        train, test = float(row["train_mse"]), float(row["test_mse"])
+        assert float(row["gap"]) == pytest.approx(test / train - 1, rel=1e-5)
+    curve = [row for row in read_table(tmp_path / "image_curves.csv") if row["method"] == "utb"]
+    assert float(curve[0]["iteration"]) == 5
+    assert "k = 3" in (tmp_path / "image.md").read_text()
+    assert io.imread(tmp_path / "image_curves.png").std() > 1
+    (sweep, *_) = (tmp_path / "work/image").glob("*range*/lr_range.png")
+    assert sweep.exists()
+
+
+def test_an_image_table_that_was_cut_short_is_completed_to_the_same(root, tmp_path, monkeypatch):
+    assert image_command(root, tmp_path / "a", "--rate", "paper").exit_code == 0
+
+    with monkeypatch.context() as patch:
+        step, seen = image.SampleLocations.training_step, []
+
+        def die(self, *arguments):
+            seen.append(1)
+            if len(seen) == 10:  # in the second row
+                raise KeyboardInterrupt
+            return step(self, *arguments)
+
+        patch.setattr(image.SampleLocations, "training_step", die)
+        assert image_command(root, tmp_path / "b", "--rate", "paper").exit_code != 0
+    assert len(read_table(tmp_path / "b/image.csv")) == 1
+    assert "2 rows to go" in image_command(root, tmp_path / "b", "--rate", "paper", "--max-minutes", 0).stderr
+    assert image_command(root, tmp_path / "b", "--rate", "paper").exit_code == 0
+    assert numbers(tmp_path / "a/image.csv") == numbers(tmp_path / "b/image.csv")
+    assert numbers(tmp_path / "a/image_curves.csv") == numbers(tmp_path / "b/image_curves.csv")
+
+
+def test_one_layer_is_learnt_by_either_recipe(root, tmp_path):
+    result = dataset_command(root, tmp_path)
+    assert result.exit_code == 0, result.output
+    rows = read_table(tmp_path / "dataset.csv")
+    assert len([row for row in rows if row["recipe"] == "paper"]) == 6
+    by_method = {row["method"]: row for row in rows if row["recipe"] == "ours"}
+    assert {"standard", "deformable", "utb", "utb deep", "ugb deep", "two plain layers"} <= set(by_method)
+    assert by_method["standard"]["parameters"] == "10" and by_method["utb"]["parameters"] == "60"
+    assert all(float(row["test_mse"]) > 0 for row in rows)
+    page = (tmp_path / "dataset.md").read_text()
+    assert "utb deep" in page and "3 epochs" in page
+    assert io.imread(tmp_path / "dataset.png").std() > 1
+
+
+def test_a_dataset_table_that_was_cut_short_is_completed_to_the_same(root, tmp_path, monkeypatch):
+    chosen = ("--recipe", "paper", "--weights", "learnt", "--method", "utb 0.1", "--method", "deformable")
+    assert dataset_command(root, tmp_path / "a", *chosen).exit_code == 0
+
+    with monkeypatch.context() as patch:
+        step, seen = dataset.Denoiser.training_step, []
+
+        def die(self, *arguments):
+            seen.append(self.current_epoch)
+            if len(seen) == 6:  # in the last epoch of the second row
+                raise KeyboardInterrupt
+            return step(self, *arguments)
+
+        patch.setattr(dataset.Denoiser, "training_step", die)
+        assert dataset_command(root, tmp_path / "b", *chosen).exit_code != 0
+
+    with monkeypatch.context() as patch:
+        step, epochs = dataset.Denoiser.training_step, []
+
+        def watch(self, *arguments):
+            epochs.append(self.current_epoch)
+            return step(self, *arguments)
+
+        patch.setattr(dataset.Denoiser, "training_step", watch)
+        assert dataset_command(root, tmp_path / "b", *chosen).exit_code == 0
+    assert epochs == [2]  # the first two were not run again
+    assert numbers(tmp_path / "a/dataset.csv") == numbers(tmp_path / "b/dataset.csv")
+
+
+def test_more_epochs_go_on_where_fewer_ended(root, tmp_path):
+    chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "utb 0.9")
+    assert dataset_command(root, tmp_path / "a", *chosen, epochs=4).exit_code == 0
+    for epochs in (2, 4):
+        assert dataset_command(root, tmp_path / "b", *chosen, epochs=epochs).exit_code == 0
+    assert numbers(tmp_path / "a/dataset.csv")[0] in numbers(tmp_path / "b/dataset.csv")
+
+
+def test_a_range_test_is_written(root, tmp_path):
+    result = call(
+        "lr-range", "--data-root", root, "--output", tmp_path, "--k", 3, "--steps", 20, "--accelerator", "cpu"
+    )
+    assert result.exit_code == 0, result.output
+    assert re.search(r"suggested learning rate: \d", result.output)
+    assert len(read_table(tmp_path / "lr_range.csv")) > 3 and (tmp_path / "lr_range.png").exists()
+
+
+def test_pages_are_rendered_anew_from_the_tables_alone(root, tmp_path):
+    assert image_command(root, tmp_path, "--rate", "paper").exit_code == 0
+    before = (tmp_path / "image.md").read_text()
+    (tmp_path / "image.md").unlink()
+    result = call("report", "--output", tmp_path, "--work", tmp_path / "nowhere")
+    assert result.exit_code == 0 and (tmp_path / "image.md").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["denoise-heuristic", "--data-root", "nowhere"], "no cameraman in nowhere"),
+        (["denoise-image", "--data-root", "nowhere"], "put the classical 256 × 256 grey picture there"),
+        (["denoise-dataset", "--data-root", "nowhere"], "no BSDS300 in nowhere"),
+        (["denoise-dataset", "--dataset", "voc2012", "--data-root", "nowhere"], "no PASCAL VOC 2012 in nowhere"),
+        (["denoise-heuristic", "--data-root", "ROOT", "--sigma", "-1"], "`sigma` (=-1.0) must be positive"),
+        (["denoise-image", "--data-root", "ROOT", "--sigma", "0"], "`sigma` (=0.0) must be positive"),
+        (["denoise-image", "--data-root", "ROOT", "--k", "4"], "`k` (=4) must be a positive odd number"),
+        (["denoise-image", "--data-root", "ROOT", "--method", "magic"], "`method` (='magic') must be one of 'utb 0.1'"),
+        (["denoise-dataset", "--data-root", "ROOT", "--sigma", "nan"], "`sigma` (=nan) must be positive"),
+        (["denoise-dataset", "--data-root", "ROOT", "--epochs", "-2"], "`epochs` (=-2) must be at least 1"),
+        (
+            ["denoise-dataset", "--data-root", "ROOT", "--recipe", "magic"],
+            "`recipe` (='magic') must be 'paper' or 'ours'",
+        ),
+        (["denoise-heuristic", "--image", "TEXT"], "cannot be read as a picture"),
+        (["denoise-heuristic", "--image", "absent.png"], "absent.png"),
+        (["denoise-heuristic", "--data-root", "ROOT", "--config", "CONFIG"], "unknown entries ['sigmas']"),
+        (["report", "--output", "nowhere"], "has none of heuristic.csv"),
+    ],
+)
+def test_bad_input_ends_in_one_clear_line(arguments, words, root, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "config.toml").write_text("sigmas = 3")
+    places = {"ROOT": root, "TEXT": tmp_path / "text.png", "CONFIG": tmp_path / "config.toml"}
+    result = call(*(places.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    line = result.output.strip()
+    assert line.startswith("error: ") and words in line and "\n" not in line
