@@ -11,12 +11,25 @@ from . import images, knobs
 from .console import console, say_error
 from .errors import UserError
 from .knobs import FilterKnobs, Method, MetricKnobs, Padding
+from .mounts import load
 
 OutputArgument = Annotated[
     Path, typer.Argument(metavar="OUT", help="Its file, or a folder for a folder.", show_default=False)
 ]
 MethodOption = Annotated[
     Method, typer.Option("--method", "-m", help="Where each pixel looks.", rich_help_panel="The filter")
+]
+
+
+TileOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tile",
+        min=16,
+        help="Filter in tiles of so many pixels a side, for pictures larger than memory: .zarr (always: 1024), .tif or "
+        ".npy.",
+        rich_help_panel="Files",
+    ),
 ]
 
 
@@ -39,26 +52,33 @@ def filter_command(
     eps_omega: knobs.EpsOmegaOption = None,
     axes: knobs.AxesOption = None,
     max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
+    tile: TileOption = None,
     force: knobs.ForceOption = False,
 ) -> None:
     """Smooth a picture: the mean over what each pixel looks at.
 
     A pixel looks at the unit ball of a metric that is read off the picture, or at a rival's support.
 
-    IN is a PNG, TIFF, JPEG or other image, a NumPy array (.npy), or a folder of these; grey or colour, 8 or 16 bits or
-    floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
+    IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
+    or floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
 
     * `metricconv filter noisy.png smooth.png`
     * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
     * `metricconv filter scans/ smooth/ --method geodesic`
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
+    * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024`: larger than memory
     """
     chosen = FilterKnobs(
         method, samples, MetricKnobs(metric, iota, alpha, scale, eps_omega), stencil, steps, size, dilation, centre,
         padding, seed,
     )  # fmt: skip
     chosen.keywords()  # refuses what does not fit together, before anything is read
-    if source.is_dir():
+    if tile is not None or images.is_zarr(source) or images.is_zarr(output):
+        tiled = load("metricconv.cli.tiled", "large")
+        with _bar() as progress:
+            tiled.filter_tiled(source, output, chosen, axes, tile or 1024, progress, force=force)
+        console.print(f"wrote {output}", highlight=False)
+    elif source.is_dir():
         filter_folder(source, output, chosen, axes, max_pixels, force=force)
     else:
         images.check_output(output, force=force, inputs=(source,))
@@ -107,4 +127,4 @@ def filter_folder(
 
 def _bar() -> Progress:
     parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*parts, console=console, transient=True)
+    return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

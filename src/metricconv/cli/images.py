@@ -182,6 +182,11 @@ def check_size(path: Path, spatial: tuple[int, ...], max_pixels: int) -> None:
         )
 
 
+def is_zarr(path: Path) -> bool:
+    """Tell whether a path is a zarr store, or an array inside of one."""
+    return any(part.lower().endswith(".zarr") for part in path.parts)
+
+
 def spatial_size(shape: tuple[int, ...], channel_axis: int | None) -> tuple[int, ...]:
     """Return a shape without its channels."""
     return shape if channel_axis is None else tuple(np.delete(shape, channel_axis).tolist())
