@@ -10,7 +10,7 @@ from .. import __version__
 from . import mounts
 from .balls import balls_command
 from .compare import compare_command
-from .console import results, say_error
+from .console import console, results, say_error
 from .doctor import doctor_command
 from .errors import UserError
 from .filtering import filter_command
@@ -59,7 +59,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), prog_name="metricconv")
     except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        if isinstance(leave.code, str):
+            console.print(leave.code, highlight=False, markup=False, soft_wrap=True)
+            return 1
+        return leave.code or 0
     except (UserError, ValueError, OSError, MemoryError) as error:
         if os.environ.get("METRICCONV_TRACEBACK"):
             raise

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -89,16 +90,15 @@ def unit_balls(
         arrive = partial(_along_geodesics, smoothed(metric.scaled(radius), smooth), where)
     else:
         arrive = partial(_straight, local, where)
-    rim, shift = ellipses(local, _OUTLINE)
-    outlines, centres = arrive(rim, torch.ones(len(where), _OUTLINE).to(where)), where + shift
-    samples = None
-    if looked_at is not None:
-        samples = where.unsqueeze(1) + looked_at
-    elif stencil is not None:
-        directions, radii = (t.to(where).expand(len(where), *t.shape) for t in (stencil.directions, stencil.radii))
-        samples = arrive(directions, radii)
+    directions, shift = ellipses(local, _OUTLINE)
+    lengths = torch.ones_like(directions[..., 0])
+    if stencil is not None and looked_at is None:  # samples and outline in one go, as geodesics take a while
+        parts = (t.to(where).expand(len(where), *t.shape) for t in (stencil.directions, stencil.radii))
+        directions, lengths = (torch.cat(pair, 1) for pair in zip((directions, lengths), parts, strict=True))
+    reached = arrive(directions, lengths)
+    samples = reached[:, _OUTLINE:] if looked_at is None else where.unsqueeze(1) + looked_at
     return [
-        Ball((pixel[0], pixel[1]), outlines[n], None if samples is None else samples[n], centres[n])
+        Ball((pixel[0], pixel[1]), reached[n, :_OUTLINE], samples[n] if samples.shape[1] else None, where[n] + shift[n])
         for n, pixel in enumerate(where.tolist())
     ]
 
@@ -245,6 +245,9 @@ def _offsets_at(support: Support, where: Tensor, image_index: int, group: int) -
     """Return the offsets of a support's samples at some pixels: (N, P, 2)."""
     pixels = zip(where.round().long().t(), support.spatial, strict=True)
     rows, columns = (index.clamp(0, extent - 1) for index, extent in pixels)
+    if isinstance(support, GeodesicBall) and len(where) == 1:
+        support, (row, column) = _around(support, int(rows), int(columns))
+        rows, columns = torch.tensor([row]), torch.tensor([column])
     if isinstance(support, TangentBall):  # its pixels do not know of each other, so that few suffice
         metric = support.metric.map(lambda t: t.detach()[:, :, :, rows, columns].unsqueeze(-1))
         support = TangentBall(metric, support.stencil)
@@ -253,3 +256,16 @@ def _offsets_at(support: Support, where: Tensor, image_index: int, group: int) -
     offsets = offsets.expand(*offsets.shape[:4], *support.spatial)
     chosen = offsets[min(image_index, len(offsets) - 1), min(group, offsets.shape[1] - 1)]
     return chosen[:, :, rows, columns].permute(2, 0, 1).to(where)
+
+
+def _around(support: GeodesicBall, row: int, column: int) -> tuple[GeodesicBall, tuple[int, int]]:
+    """Return the part of a support that the samples of one pixel depend on, and where the pixel is in it."""
+    if support.padding_mode == "circular":
+        return support, (row, column)
+    farthest = float(support.metric.bounding_radius.max()) * support.radius * float(support.stencil.radii.max())
+    # The metric is read between pixels, differentiated, and smoothed; a first step may overshoot by an eighth.
+    margin = math.ceil(1.125 * farthest / min(support.stride)) + 2 + support.smooth
+    rows, columns = (slice(max(place - margin, 0), place + margin + 1) for place in (row, column))
+    near = support.metric[:, :, rows, columns]
+    part = GeodesicBall(near, support.rays, support.steps, support.smooth, support.radius, stride=support.stride)
+    return part, (row - rows.start, column - columns.start)
