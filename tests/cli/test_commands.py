@@ -191,6 +191,31 @@ def test_the_doctor_says_what_runs_here(capsys):
         assert word in out
 
 
+def test_the_doctor_asks_the_engines_what_they_lack(monkeypatch, capsys):
+    import metricconv
+
+    engines = [
+        types.SimpleNamespace(name="fast", missing="a device [none]"),
+        types.SimpleNamespace(name="slow", missing=None),
+    ]
+    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines), raising=False)
+    assert run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "no: a device [none]" in out and "slow" in out and "reference" not in out
+
+
+def test_progress_is_asked_of_filters_that_tell_it(photo, monkeypatch):
+    told = []
+
+    def tangent_filter(image, samples, metric, *, centre, channel_axis, padding_mode, progress=None):
+        progress(12, 36)
+        told.append(progress)
+        return image / 255
+
+    monkeypatch.setattr(filters, "tangent_filter", tangent_filter)
+    assert run(["filter", photo, "out.png"]) == 0 and len(told) == 1
+
+
 def test_the_doctor_fails_where_a_convolution_does(monkeypatch, capsys):
     from metricconv.nn import MetricConv2d
 
@@ -222,6 +247,19 @@ def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
     assert run(["reproduce", "--help"]) == 0
     assert "denoise-one" in capsys.readouterr().out
     assert run(["reproduce", "denoise-three"]) == 2
+
+
+def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    def fail():
+        raise SystemExit("error: no data [here]")
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake",))
+    experiments(monkeypatch, "metricconv.fake")
+    sys.modules["metricconv.fake"].app.command("fail")(fail)
+    assert run(["reproduce", "fail"]) == 1
+    assert capsys.readouterr().err.strip() == "error: no data [here]"
 
 
 @pytest.mark.parametrize("command", ["reproduce", "report"])

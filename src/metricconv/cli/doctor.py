@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 
+import rich.markup
 import rich.table
 import torch
 import typer
@@ -35,15 +36,14 @@ def doctor_command() -> None:
     for name, value in (versions() | devices()).items():
         table.add_row(name, value)
     results.print(table)
-    engines = rich.table.Table("engine", "on", "state", title="engines", title_justify="left")
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        for name, refusal in refusals(device).items():
-            engines.add_row(name, device, "[green]ready[/]" if refusal is None else f"no: {refusal}")
-    results.print(engines)
+    table = rich.table.Table("engine", "state", title="engines", title_justify="left")
+    for name, missing in engines().items():
+        table.add_row(name, "[green]ready[/]" if missing is None else f"no: {rich.markup.escape(missing)}")
+    results.print(table)
     extras = rich.table.Table("extra", "state", title="extras", title_justify="left")
     for name, modules in EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        state = f"no {', '.join(missing)}: pip install 'metricconv\\[{name}]'" if missing else "[green]installed[/]"
+        absent = [module for module in modules if importlib.util.find_spec(module) is None]
+        state = f"no {', '.join(absent)}: pip install 'metricconv\\[{name}]'" if absent else "[green]installed[/]"
         extras.add_row(name, state)
     results.print(extras)
     problem = trial()
@@ -65,8 +65,16 @@ def devices() -> dict[str, str]:
     return found
 
 
-def refusals(device: str) -> dict[str, str | None]:
-    """Return, for each engine, why it cannot compute an ordinary tangent ball there; None where it can."""
+def engines() -> dict[str, str | None]:
+    """Return, for each engine, what it lacks to run here; None where it can."""
+    report = getattr(mc, "backend_report", None)
+    if report is not None:
+        return {engine.name: engine.missing for engine in report().engines}
+    return _refusals("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _refusals(device: str) -> dict[str, str | None]:
+    """Return why engines cannot compute an ordinary tangent ball on a device."""
     x, weight = torch.zeros(1, 1, 5, 5, device=device), torch.zeros(1, 1, 3, 3, device=device)
     metric = mc.Randers.isotropic(1.0).map(lambda t: t.expand(1, 1, -1, 5, 5).to(device))
     support = mc.TangentBall(metric, mc.stencils.onion(3).to(device))

@@ -1,10 +1,21 @@
 """``metricconv filter``: pictures in, filtered pictures out."""
 
+import inspect
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from .. import filters
 from . import images, knobs
@@ -82,19 +93,29 @@ def filter_command(
         filter_folder(source, output, chosen, axes, max_pixels, force=force)
     else:
         images.check_output(output, force=force, inputs=(source,))
-        with console.status(f"filtering {source}"):
-            filter_file(source, output, chosen, axes, max_pixels, force=force)
+        with _bar() as progress:
+            task = progress.add_task(f"filtering {source.name}", total=None)
+            report = partial(_report, progress, task)
+            filter_file(source, output, chosen, axes, max_pixels, report, force=force)
         console.print(f"wrote {output}", highlight=False)
 
 
 def filter_file(
-    source: Path, output: Path, chosen: FilterKnobs, axes: str | None, max_pixels: int, *, force: bool
+    source: Path,
+    output: Path,
+    chosen: FilterKnobs,
+    axes: str | None,
+    max_pixels: int,
+    report: Callable[[int, int], None] | None = None,
+    *,
+    force: bool,
 ) -> None:
-    """Filter one picture."""
+    """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
     picture = images.read(source, axes, max_pixels)
     images.check_format(output, picture)
     function = getattr(filters, chosen.function)
-    values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords())
+    told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
+    values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords(), **told)
     images.write(output, picture.with_values(values), force=force)
 
 
@@ -123,6 +144,10 @@ def filter_folder(
     console.print(f"wrote {len(found) - failed} of {len(found)} pictures to {output}", highlight=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:
+    progress.update(task, completed=done, total=rows)
 
 
 def _bar() -> Progress:
