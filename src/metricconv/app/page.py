@@ -1,10 +1,7 @@
 """The page itself, in gradio: what is where, and what follows from a click."""
 
-import os
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 
 import gradio as gr
 from torch import nn
@@ -13,11 +10,12 @@ from ..cli import images
 from ..cli.errors import UserError
 from ..nn import adaptive_layers
 from . import draw
+from .answers import KNOBS, Answers
 from .networks import load_network
-from .studio import BUNDLED, Look, Studio, first_point, psnr
+from .studio import BUNDLED, Look, Studio, first_point
 
-# What may be sent, in bytes: a picture, and a checkpoint (which is what gradio itself is told).
-MAX_PICTURE, MAX_UPLOAD = 20 * 2**20, 512 * 2**20
+# The largest file, in bytes: a checkpoint; pictures have a limit of their own.
+MAX_UPLOAD = 512 * 2**20
 PICTURES = list(images.SUFFIXES)
 HOST = "127.0.0.1"
 
@@ -40,7 +38,7 @@ its longest by its shortest axis, *direction* that of its long axis, from right 
 
 def build(model: nn.Module | None = None) -> gr.Blocks:
     """Return the page; ``model`` is a network whose layers' balls to show."""
-    studio = Studio(model)
+    answers = Answers(Studio(model))
     with gr.Blocks(title="metricconv explorer", analytics_enabled=False, fill_width=False) as page:
         gr.Markdown(_INTRO)
         point = gr.State(first_point("camera", (512, 512)))
@@ -58,7 +56,7 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
                     with gr.Column():
                         numbers = gr.Markdown(elem_id="numbers")
                         gr.Markdown(_LEGEND)
-        _wire(page, studio, knobs, (point, name, network), (shown, close, numbers), filtered)
+        _wire(page, answers, knobs, (point, name, network), (shown, close, numbers), filtered)
     return page
 
 
@@ -140,102 +138,27 @@ def _knobs(model: nn.Module | None) -> dict[str, Any]:
     return found
 
 
-_LOOK = [
-    "noise", "metric", "iota", "alpha", "scale", "eps_omega", "ball", "stencil", "samples", "overlay", "layer", "group",
-]  # fmt: skip
-
-
 def _wire(
     page: gr.Blocks,
-    studio: Studio,
+    answers: Answers,
     knobs: dict[str, Any],
     states: tuple[Any, ...],
     outputs: tuple[Any, ...],
-    filtered: Any,
+    filtered: gr.Image,
 ) -> None:
-    """Say what follows from what: balls at once, the filtered image after them."""
+    """Say what follows from what: balls at once, the filtered picture after them."""
     point, name, network = states
-    asked = [*states, *(knobs[key] for key in _LOOK)]
+    asked = [*states, *(knobs[key] for key in KNOBS)]
+    quick: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
+    see: dict[str, Any] = {"fn": answers.see, "inputs": asked, "outputs": list(outputs)} | quick
+    smooth: dict[str, Any] = {"fn": answers.smooth, "inputs": asked, "outputs": [filtered]} | quick
+    smooth |= {"concurrency_limit": 1, "show_progress": "minimal"}
+    moved = [knobs[key].release if isinstance(knobs[key], gr.Slider) else knobs[key].input for key in KNOBS]
 
-    def see(point: tuple[int, int], name: str, network: str, *values: Any) -> tuple[Any, ...]:
-        look = _look(name, values)
-        size = studio.clean(look).shape
-        point = (min(point[0], size[0] - 1), min(point[1], size[1] - 1))
-        with _messages():
-            balls = studio.balls(look, point, network)
-            image, over = studio.picture(look)
-            text = _table(studio.numbers(look, point), point) if not (network and look.layer) else _where(look, point)
-            return draw.with_balls(over, balls), draw.close_up(image, balls), text
-
-    def click(event: gr.SelectData, *values: Any) -> tuple[Any, ...]:
-        x, y = (int(place) // draw.ENLARGED for place in event.index)
-        return ((y, x), *see((y, x), *values))
-
-    def smooth(point: tuple[int, int], name: str, network: str, *values: Any) -> Any:
-        look = _look(name, values)
-        with _messages():
-            image, clean = studio.filtered(look), studio.clean(look)
-        label = f"filtered over {'tangent' if look.ball == 'both' else look.ball} balls"
-        if look.noise:
-            label += f": {psnr(clean, studio.noisy(look)):.1f} → {psnr(clean, image):.1f} dB"
-        return gr.update(value=draw.to_rgb8(image), label=label)
-
-    def take(path: str | None) -> tuple[Any, ...]:
-        if path is None:
-            return gr.update(), gr.update()
-        with _messages():
-            if os.path.getsize(path) > MAX_PICTURE:
-                raise UserError(f"{Path(path).name}: larger than {MAX_PICTURE // 2**20} MB")
-            taken = studio.upload(Path(path))
-        return taken, first_point(taken, studio.uploads[taken].shape)
-
-    def choose(bundled: str) -> tuple[Any, ...]:
-        return bundled, first_point(bundled, studio.clean(Look(bundled)).shape), None
-
-    def load(path: str | None) -> tuple[Any, ...]:
-        if path is None:
-            return "", gr.update(choices=[""], value="")
-        with _messages():
-            names = studio.load(path)
-        return path, gr.update(choices=["", *names], value=names[0])
-
-    quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
-    behind: dict[str, Any] = quiet | {"concurrency_limit": 1, "show_progress": "minimal"}
-    show: dict[str, Any] = {"fn": see, "inputs": asked, "outputs": list(outputs)}
-    again: dict[str, Any] = {"fn": smooth, "inputs": asked, "outputs": [filtered]}
-    moved = [knobs[key].release if isinstance(knobs[key], gr.Slider) else knobs[key].input for key in _LOOK]
-    outputs[0].select(click, asked[1:], [point, *outputs], **quiet)
-    gr.on(moved, **show, **quiet).then(**again, **behind)
-    knobs["bundled"].input(choose, [knobs["bundled"]], [name, point, knobs["file"]], **quiet).then(
-        **show, **quiet
-    ).then(**again, **behind)
-    knobs["file"].upload(take, [knobs["file"]], [name, point], **quiet).success(**show, **quiet).then(**again, **behind)
-    knobs["checkpoint"].change(load, [knobs["checkpoint"]], [network, knobs["layer"]], **quiet).success(**show, **quiet)
-    page.load(**show, **quiet).then(**again, **behind)
-
-
-class _messages:
-    """Show a user's mistake on the page, in a line."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, UserError | ValueError):
-            raise gr.Error(" ".join(str(error).split()), duration=8, print_exception=False) from error
-
-
-def _look(name: str, values: tuple[Any, ...]) -> Look:
-    chosen = dict(zip(_LOOK, values, strict=True))
-    chosen["samples"], chosen["group"] = int(chosen["samples"]), int(chosen["group"])
-    return Look(image=name, **chosen)
-
-
-def _table(numbers: dict[str, float], point: tuple[int, int]) -> str:
-    rows = "\n".join(f"| {name} | {value:.3g} |" for name, value in numbers.items())
-    return f"| pixel (y, x) | {point[0]}, {point[1]} |\n|:--|--:|\n{rows}"
-
-
-def _where(look: Look, point: tuple[int, int]) -> str:
-    rows = f"| layer | {look.layer} |\n| metric group | {look.group} |"
-    return f"| pixel (y, x) | {point[0]}, {point[1]} |\n|:--|--:|\n{rows}"
+    outputs[0].select(answers.click, asked, [point, *outputs], **quick)
+    gr.on(moved, **see).then(**smooth)
+    bundled, file, checkpoint = knobs["bundled"], knobs["file"], knobs["checkpoint"]
+    bundled.input(answers.choose, [bundled], [name, point, file], **quick).then(**see).then(**smooth)
+    file.upload(answers.take, [file], [name, point], **quick).success(**see).then(**smooth)
+    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick).success(**see)
+    page.load(**see).then(**smooth)
