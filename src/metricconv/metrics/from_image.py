@@ -30,6 +30,8 @@ def gradient_metric(
     drift: str = "tangent",
     scale: float | None = None,
     padding_mode: str = "border",
+    *,
+    largest: float | None = None,
 ) -> Riemannian | Randers:
     """Flatten the balls against the image's edges: thin along the gradient ∇f, long across it.
 
@@ -47,6 +49,7 @@ def gradient_metric(
         drift: "tangent" to the edge (2-D only; from (y, x) = (n_y, n_x) to (n_x, −n_y)), or "normal" to it.
         scale: the standard deviation, in pixels, of the Gaussian whose derivative is taken; None for 3×3 Sobel filters.
         padding_mode: what the gradient sees past the border: "border", "reflect", "circular" or "zeros".
+        largest: max |∇f|, if not this image's own: that of the whole of which it is a part.
 
     Returns:
         ``Riemannian``, or ``Randers`` when ``eps_omega`` < 1: (B, 1, …, *spatial).
@@ -63,7 +66,7 @@ def gradient_metric(
     _positive(iota, "iota")
     _not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
-    stretch = 1 + alpha * length / _largest(length)
+    stretch = 1 + alpha * length / _largest(length, largest)
     across = _symmetric.outer(normal)
     M = iota * (_symmetric.identity(across) / stretch + (stretch - 1 / stretch) * across)
     if eps_omega == 1:
@@ -81,7 +84,13 @@ def gradient_metric(
 
 
 def edge_metric(
-    image: Tensor, iota: float = 0.05, alpha: float = 10.0, scale: float | None = 1.5, padding_mode: str = "border"
+    image: Tensor,
+    iota: float = 0.05,
+    alpha: float = 10.0,
+    scale: float | None = 1.5,
+    padding_mode: str = "border",
+    *,
+    largest: float | None = None,
 ) -> Riemannian:
     """Shrink the balls near the image's edges, and keep them round: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
 
@@ -93,6 +102,7 @@ def edge_metric(
         alpha: how much smaller the ball is where the gradient is largest: 1 + α times.
         scale: the standard deviation s, in pixels, of the Gaussian whose derivative is taken; None for Sobel filters.
         padding_mode: what the gradient sees past the border: "border", "reflect", "circular" or "zeros".
+        largest: max |∇f_s|, if not this image's own.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -105,7 +115,7 @@ def edge_metric(
     _positive(iota, "iota")
     _not_negative(alpha, "alpha")
     _, length = _unit_gradient(image, scale, padding_mode)
-    factor = iota * (1 + alpha * length / _largest(length)).square()  # [B, 1, 1, *spatial]
+    factor = iota * (1 + alpha * length / _largest(length, largest)).square()  # [B, 1, 1, *spatial]
     dim = image.dim() - 2
     zero = torch.zeros_like(factor)
     return Riemannian(torch.cat([factor if i == j else zero for i, j in _symmetric.pairs(dim)], 2))
@@ -118,6 +128,8 @@ def structure_metric(
     noise_scale: float = 1.0,
     integration_scale: float = 2.0,
     padding_mode: str = "border",
+    *,
+    largest: float | None = None,
 ) -> Riemannian:
     """Lay the balls along the image's coherent structures, all with the volume of the round one.
 
@@ -136,6 +148,7 @@ def structure_metric(
         noise_scale: the standard deviation, in pixels, of the Gaussian whose derivative is taken.
         integration_scale: the standard deviation ρ, in pixels, of the window in which gradients are compared.
         padding_mode: what both Gaussians see past the border: "border", "reflect", "circular" or "zeros".
+        largest: max tr J, if not this image's own.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -147,16 +160,38 @@ def structure_metric(
     """
     _positive(iota, "iota")
     _not_negative(alpha, "alpha")
+    tensor, trace = _structure(image, noise_scale, integration_scale, padding_mode)
+    shape = _symmetric.identity(tensor) + alpha**2 * tensor / _largest(trace, largest)
+    return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
+
+
+def gradient_length(image: Tensor, scale: float | None, padding_mode: str = "border") -> Tensor:
+    """Return |∇f|, whose maximum the gradient and the edge metric divide by: (B, 1, 1, *spatial)."""
+    return _unit_gradient(image, scale, padding_mode)[1]
+
+
+def structure_trace(
+    image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
+) -> Tensor:
+    """Return tr J, whose maximum the structure metric divides by: (B, 1, 1, *spatial)."""
+    return _structure(image, noise_scale, integration_scale, padding_mode)[1]
+
+
+def gradient_reach(scale: float | None) -> int:
+    """Return how many pixels away a gradient, or a smoothing, at that scale looks."""
+    return 1 if scale is None else math.ceil(_TRUNCATE * _positive(scale, "scale"))
+
+
+def _structure(image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str) -> tuple[Tensor, Tensor]:
+    """Return the structure tensor J, packed, and its trace: (B, 1, d(d+1)/2 or 1, *spatial)."""
     _positive(integration_scale, "integration_scale")
     gradient = _gradient(image, noise_scale, padding_mode)  # [B, C, d, *spatial]
     tensor = _symmetric.outer(gradient).sum(1, keepdim=True)
     smoothing = _gaussian(integration_scale)
     for axis in range(3, tensor.dim()):
         tensor = _correlate(tensor, smoothing, axis, padding_mode)
-    dim = gradient.shape[2]
-    diagonal = [k for k, (i, j) in enumerate(_symmetric.pairs(dim)) if i == j]
-    shape = _symmetric.identity(tensor) + alpha**2 * tensor / _largest(tensor[:, :, diagonal].sum(2, keepdim=True))
-    return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / dim).unsqueeze(2))
+    diagonal = [k for k, (i, j) in enumerate(_symmetric.pairs(gradient.shape[2])) if i == j]
+    return tensor, tensor[:, :, diagonal].sum(2, keepdim=True)
 
 
 def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tuple[Tensor, Tensor]:
@@ -174,8 +209,11 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
     return torch.where(positive, gradient / length, 0), torch.where(positive, length, 0)
 
 
-def _largest(field: Tensor) -> Tensor:
-    """Return each image's largest value, or 1 where that is 0, to divide by: (B, 1, 1, …)."""
+def _largest(field: Tensor, given: float | None) -> Tensor | float:
+    """Return each image's largest value (B, 1, 1, …), or the one that is given, to divide by; 1 in place of 0."""
+    if given is not None:
+        _not_negative(given, "largest")
+        return given or 1.0
     largest = field.amax(tuple(range(1, field.dim())), keepdim=True)
     return torch.where(largest > 0, largest, 1)
 

@@ -1,0 +1,5 @@
+"""``python -m metricconv`` is the command ``metricconv``."""
+
+from .cli import main
+
+main()

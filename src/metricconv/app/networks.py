@@ -1,0 +1,100 @@
+"""A trained network from its checkpoint: tensors alone are read, never code.
+
+A checkpoint is a state dictionary, or what holds one under "state_dict", as Lightning's do. The architecture is found
+among torchvision's ResNets by the names of its tensors; which layers are adaptive, and of what kind, by their heads.
+What the tensors cannot tell may stand beside them: "select", as for ``metricconv.convert``, and "geometry", a
+dictionary of arguments of the layers. (Heads of five numbers are taken for the Cholesky parametrisation; a Riemannian
+"spectral7" has five too.)
+"""
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..cli.errors import UserError
+from ..convert import convert
+from ..metrics import PARAMETRISATIONS
+from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d
+
+ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
+_PREFIXES = ("net.", "model.", "module.", "network.")
+
+
+def load_network(path: Path) -> nn.Module:
+    """Return the network of a checkpoint, in evaluation mode."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling fails in many ways, each with a page of advice
+        raise UserError(f"{path.name}: is not a checkpoint of tensors that can be read safely") from error
+    state = _state(loaded, path)
+    heads = {key.removesuffix(".head.weight"): value for key, value in state.items() if key.endswith(".head.weight")}
+    if not heads:
+        raise UserError(f"{path.name}: has no adaptive convolutions, whose tensors are called ….head.weight")
+    network = _architecture({key for key in state if ".head." not in key}, state, path)
+    found = {name: _kind(state[f"{name}.weight"], head) for name, head in heads.items()}
+    (kind, geometry), *others = {repr(value): value for value in found.values()}.values()
+    if others:
+        raise UserError(f"{path.name}: its adaptive layers are of {len(others) + 1} kinds; one is expected")
+    options = loaded.get("geometry", {}) if isinstance(loaded.get("geometry", {}), dict) else {}
+    select = loaded.get("select", list(heads))
+    try:
+        network = convert(network, select, to=kind, **geometry | options)
+        network.load_state_dict(state)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path.name}: does not fit the network that its names tell ({error})") from error
+    return network.eval()
+
+
+def _state(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """Return the tensors by name, without the prefix that a wrapper has put before all of them."""
+    state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
+    if not isinstance(state, dict):
+        raise UserError(f"{path.name}: is not a state dictionary")
+    tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    for prefix in _PREFIXES:
+        inside = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if any(key.endswith(".head.weight") for key in inside):
+            return inside
+    return tensors
+
+
+def _architecture(names: set[str], state: dict[str, Tensor], path: Path) -> nn.Module:
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):
+        raise UserError("networks need torchvision: pip install 'metricconv[experiments]'") from None
+    for name in ARCHITECTURES:
+        with torch.device("meta"):
+            skeleton = torchvision.models.get_model(name)
+        if set(skeleton.state_dict()) == names:
+            network = torchvision.models.get_model(name, num_classes=len(state["fc.weight"]))
+            stem = state["conv1.weight"].shape
+            if stem != network.conv1.weight.shape:  # as for the small images of CIFAR
+                network.conv1 = nn.Conv2d(stem[1], stem[0], stem[2], padding=stem[2] // 2, bias=False)
+            return network
+    raise UserError(f"{path.name}: its names are those of none of {', '.join(ARCHITECTURES)}")
+
+
+def _kind(weight: Tensor, head: Tensor) -> tuple[type[AdaptiveConv], dict[str, Any]]:
+    """Tell an adaptive layer by how many numbers its head predicts."""
+    numbers = head.shape[0]
+    rivals: dict[int, type[AdaptiveConv]] = {
+        2 * math.prod(weight.shape[2:]): DeformableConv2d,
+        2: ShiftedConv2d,
+        1: DilatedConv2d,
+    }
+    if numbers in rivals:
+        return rivals[numbers], {}
+    for eps_omega in (None, 1.0):
+        for name, parametrisation in PARAMETRISATIONS.items():
+            made = parametrisation(dim=2) if eps_omega is None else parametrisation(dim=2, eps_omega=eps_omega)
+            if len(made.identity()) == numbers:
+                options = {"parametrisation": name} | ({} if eps_omega is None else {"eps_omega": eps_omega})
+                return MetricConv2d, options
+    raise UserError(f'a layer predicts {numbers} numbers a pixel, which no parametrisation does; give its "geometry"')

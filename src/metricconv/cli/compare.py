@@ -1,0 +1,180 @@
+"""``metricconv compare``: every filter on one picture, measured against the clean one."""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import rich.table
+import skimage
+import typer
+from matplotlib.figure import Figure
+
+from .. import filters
+from .._files import versions, write_table, writing
+from ..viz import canvas
+from . import images, knobs
+from .console import console, results
+from .errors import UserError
+from .knobs import FilterKnobs, Method, MetricKnobs, MetricName
+
+# The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
+_TUNED = {
+    Method.tangent: MetricKnobs(MetricName.gradient, iota=0.15, alpha=20.0, scale=1.5),
+    Method.geodesic: MetricKnobs(MetricName.edge, iota=0.01, alpha=20.0, scale=1.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one filter makes of the picture, and how near it is to the clean one."""
+
+    method: str
+    image: np.ndarray
+    psnr: float
+    ssim: float
+    seconds: float
+
+
+def compare_command(
+    source: knobs.InputArgument,
+    clean: Annotated[
+        Path | None, typer.Option("--clean", help="The picture without noise; IN is then taken as noisy already.")
+    ] = None,
+    noise: Annotated[float, typer.Option("--noise", min=0.0, help="σ of the noise to add, of a range of 1.")] = 0.1,
+    seed: knobs.SeedOption = 0,
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-compare.png).")
+    ] = None,
+    table: Annotated[Path | None, typer.Option("--csv", help="Write the table there too.")] = None,
+    samples: knobs.SamplesOption = 11,
+    metric: knobs.MetricOption = None,
+    iota: knobs.IotaOption = None,
+    alpha: knobs.AlphaOption = None,
+    scale: knobs.ScaleOption = None,
+    eps_omega: knobs.EpsOmegaOption = None,
+    axes: knobs.AxesOption = None,
+    max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
+    force: knobs.ForceOption = False,
+) -> None:
+    """Denoise a picture with every filter: a table, and a picture of all.
+
+    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls.
+
+    * `metricconv compare photo.png`
+    * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
+    """
+    target = output or Path(f"{source.stem}-compare.png")
+    if target.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"{target}: the picture must be .png, .pdf or .svg")
+    given = tuple(path for path in (source, clean) if path is not None)
+    for path in (target, table):
+        if path is not None:
+            images.check_output(path, force=force, inputs=given)
+    picture = images.read(source, axes, max_pixels)
+    if len(picture.spatial) != 2 or min(picture.spatial) < 7:
+        raise UserError(f"{source}: must be an image of 7 × 7 pixels or more, it is {picture.spatial}")
+    image = picture.floats()
+    reference = image if clean is None else _clean(clean, picture, axes, max_pixels)
+    generator = np.random.default_rng(seed)
+    noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
+    own = MetricKnobs(metric, iota, alpha, scale, eps_omega)
+    rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
+    for name, chosen in contenders(samples, own, seed).items():
+        with console.status(name):
+            start = time.perf_counter()
+            apply = getattr(filters, chosen.function)
+            filtered = apply(noisy, channel_axis=picture.channel_axis, **chosen.keywords())
+            rows.append(_row(name, reference, filtered, picture.channel_axis, time.perf_counter() - start))
+    with writing(target) as temporary:
+        _picture(rows, reference, picture.channel_axis).savefig(temporary)
+    if table is not None:
+        write_table(table, [_line(row, source, clean, noise, seed, samples) for row in rows])
+    results.print(_table(rows))
+    console.print(f"wrote {target}" + (f" and {table}" if table else ""), highlight=False)
+
+
+def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKnobs]:
+    """Return the filters to compare, by name: the rivals, a small box too, and both balls."""
+    odd = samples + 1 - samples % 2  # a grid has a central pixel
+    return {
+        "box 3 × 3": FilterKnobs(Method.box, 3),
+        f"box {odd} × {odd}": FilterKnobs(Method.box, odd),
+        "dilated by 3": FilterKnobs(Method.dilated, odd),
+        "random deformable": FilterKnobs(Method.random, odd, seed=seed),
+        "interpolated 5 × 5": FilterKnobs(Method.interpolated, max(samples, 2)),
+        "tangent balls": FilterKnobs(Method.tangent, samples, _tuned(Method.tangent, own)),
+        "geodesic balls": FilterKnobs(Method.geodesic, samples, _tuned(Method.geodesic, own)),
+    }
+
+
+def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
+    """Return the options that were given, over those that suit the method."""
+    # Numbers that suit one metric mean nothing to another.
+    start = _TUNED[method] if own.name in (None, _TUNED[method].name) else MetricKnobs(own.name)
+    changes = {key: value for key, value in dataclasses.asdict(own).items() if value is not None}
+    if own.name is None and start.name != MetricName.gradient:
+        changes.pop("eps_omega", None)
+    return dataclasses.replace(start, **changes)
+
+
+def _clean(path: Path, picture: images.Picture, axes: str | None, max_pixels: int) -> np.ndarray:
+    reference = images.read(path, axes, max_pixels)
+    if reference.pixels.shape != picture.pixels.shape:
+        raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
+    return reference.floats()
+
+
+def _row(method: str, clean: np.ndarray, image: np.ndarray, channel_axis: int | None, seconds: float) -> Row:
+    error = float(np.mean((clean - image) ** 2))
+    psnr = math.inf if error == 0 else -10 * math.log10(error)
+    ssim = skimage.metrics.structural_similarity(clean, image, data_range=1.0, channel_axis=channel_axis)
+    return Row(method, image, psnr, float(ssim), seconds)
+
+
+def _table(rows: list[Row]) -> rich.table.Table:
+    table = rich.table.Table()
+    for name in ("filter", "PSNR (dB)", "SSIM", "seconds"):
+        table.add_column(name, justify="left" if name == "filter" else "right")
+    best = max(row.psnr for row in rows)
+    for row in rows:
+        seconds = f"{row.seconds:.2f}" if row.seconds else ""
+        style = "bold" if row.psnr == best else ""
+        table.add_row(row.method, f"{row.psnr:.2f}", f"{row.ssim:.3f}", seconds, style=style)
+    return table
+
+
+def _picture(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Figure:
+    """Show what each filter makes of the picture, the best in bold, and the clean one last."""
+    columns = 3
+    lines = math.ceil((len(rows) + 1) / columns)
+    size = images.spatial_size(rows[0].image.shape, channel_axis)
+    aspect = min(max(size[0] / size[1], 0.5), 2.0)
+    figure = Figure(figsize=(2.4 * columns, (2.4 * aspect + 0.35) * lines), dpi=150, layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    best = max(row.psnr for row in rows)
+    shown = [(row.image, f"{row.method}: {row.psnr:.1f} dB", row.psnr == best) for row in rows]
+    for panel in panels:
+        panel.axis("off")
+    for panel, (image, title, bold) in zip(panels, [*shown, (clean, "clean", False)], strict=False):
+        panel.axis("on")
+        image = image if channel_axis is None else np.moveaxis(image, channel_axis, -1)
+        canvas.show(panel, np.clip(image, 0, 1), size)
+        panel.set_title(title, fontsize=9, fontweight="bold" if bold else "normal")
+    return figure
+
+
+def _line(row: Row, source: Path, clean: Path | None, noise: float, seed: int, samples: int) -> dict[str, object]:
+    return {
+        "image": source.name,
+        "method": row.method,
+        "psnr": f"{row.psnr:.4f}",
+        "ssim": f"{row.ssim:.4f}",
+        "seconds": f"{row.seconds:.4f}",
+        "noise": "" if clean else noise,
+        "seed": "" if clean else seed,
+        "samples": samples,
+        **versions("scikit-image"),
+    }

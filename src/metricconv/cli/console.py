@@ -1,0 +1,14 @@
+"""Where the command speaks: results to standard output, progress and errors to standard error."""
+
+import rich.console
+from rich.text import Text
+
+# Progress and notes; a pipe of standard output sees results only.
+console = rich.console.Console(stderr=True)
+results = rich.console.Console()
+
+
+def say_error(error: BaseException, where: rich.console.Console = console) -> None:
+    """Print an error in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    where.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)

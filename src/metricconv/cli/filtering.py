@@ -1,0 +1,155 @@
+"""``metricconv filter``: pictures in, filtered pictures out."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from .. import filters
+from . import images, knobs
+from .console import console, say_error
+from .errors import UserError
+from .knobs import FilterKnobs, Method, MetricKnobs, Padding
+from .mounts import load
+
+OutputArgument = Annotated[
+    Path, typer.Argument(metavar="OUT", help="Its file, or a folder for a folder.", show_default=False)
+]
+MethodOption = Annotated[
+    Method, typer.Option("--method", "-m", help="Where each pixel looks.", rich_help_panel="The filter")
+]
+
+
+TileOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tile",
+        min=16,
+        help="Filter in tiles of so many pixels a side, for pictures larger than memory: .zarr (always: 1024), .tif or "
+        ".npy.",
+        rich_help_panel="Files",
+    ),
+]
+
+
+def filter_command(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A picture, array or folder.", show_default=False)],
+    output: OutputArgument,
+    method: MethodOption = Method.tangent,
+    samples: knobs.SamplesOption = 11,
+    stencil: knobs.StencilOption = None,
+    steps: knobs.StepsOption = None,
+    size: knobs.SizeOption = None,
+    dilation: knobs.DilationOption = None,
+    centre: knobs.CentreOption = False,
+    padding: knobs.PaddingOption = Padding.reflect,
+    seed: knobs.SeedOption = 0,
+    metric: knobs.MetricOption = None,
+    iota: knobs.IotaOption = None,
+    alpha: knobs.AlphaOption = None,
+    scale: knobs.ScaleOption = None,
+    eps_omega: knobs.EpsOmegaOption = None,
+    axes: knobs.AxesOption = None,
+    max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
+    tile: TileOption = None,
+    force: knobs.ForceOption = False,
+) -> None:
+    """Smooth a picture: the mean over what each pixel looks at.
+
+    A pixel looks at the unit ball of a metric that is read off the picture, or at a rival's support.
+
+    IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
+    or floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
+
+    * `metricconv filter noisy.png smooth.png`
+    * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
+    * `metricconv filter scans/ smooth/ --method geodesic`
+    * `metricconv filter ct.npy out.npy --axes zyx -k 5`
+    * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024`: larger than memory
+    """
+    chosen = FilterKnobs(
+        method, samples, MetricKnobs(metric, iota, alpha, scale, eps_omega), stencil, steps, size, dilation, centre,
+        padding, seed,
+    )  # fmt: skip
+    chosen.keywords()  # refuses what does not fit together, before anything is read
+    if tile is not None or images.is_zarr(source) or images.is_zarr(output):
+        tiled = load("metricconv.cli.tiled", "large")
+        with _bar() as progress:
+            tiled.filter_tiled(source, output, chosen, axes, tile or 1024, progress, force=force)
+        console.print(f"wrote {output}", highlight=False)
+    elif source.is_dir():
+        filter_folder(source, output, chosen, axes, max_pixels, force=force)
+    else:
+        images.check_output(output, force=force, inputs=(source,))
+        with _bar() as progress:
+            task = progress.add_task(f"filtering {source.name}", total=None)
+            report = partial(_report, progress, task)
+            filter_file(source, output, chosen, axes, max_pixels, report, force=force)
+        console.print(f"wrote {output}", highlight=False)
+
+
+def filter_file(
+    source: Path,
+    output: Path,
+    chosen: FilterKnobs,
+    axes: str | None,
+    max_pixels: int,
+    report: Callable[[int, int], None] | None = None,
+    *,
+    force: bool,
+) -> None:
+    """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
+    picture = images.read(source, axes, max_pixels)
+    images.check_format(output, picture)
+    function = getattr(filters, chosen.function)
+    told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
+    values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords(), **told)
+    images.write(output, picture.with_values(values), force=force)
+
+
+def filter_folder(
+    source: Path, output: Path, chosen: FilterKnobs, axes: str | None, max_pixels: int, *, force: bool
+) -> None:
+    """Filter all pictures of a folder; one that fails does not stop the others, but the command fails in the end."""
+    found = sorted(path for path in source.iterdir() if path.suffix.lower() in images.SUFFIXES and path.is_file())
+    if not found:
+        raise UserError(f"{source}: no pictures ({' '.join(images.SUFFIXES)}) in this folder")
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output}: must be a folder, as IN is one")
+    for path in found:
+        images.check_output(output / path.name, force=force, inputs=(path,))
+    failed = 0
+    with _bar() as progress:
+        task = progress.add_task("filtering", total=len(found))
+        for path in found:
+            progress.update(task, description=path.name)
+            try:
+                filter_file(path, output / path.name, chosen, axes, max_pixels, force=force)
+            except (UserError, ValueError) as error:
+                failed += 1
+                say_error(error, progress.console)
+            progress.advance(task)
+    console.print(f"wrote {len(found) - failed} of {len(found)} pictures to {output}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:
+    progress.update(task, completed=done, total=rows)
+
+
+def _bar() -> Progress:
+    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

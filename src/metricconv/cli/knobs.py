@@ -1,0 +1,224 @@
+"""The options of the filters and metrics, which several commands share."""
+
+import dataclasses
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..metrics import Metric, edge_metric, gradient_metric, structure_metric
+from .errors import UserError
+from .images import MAX_PIXELS
+
+
+class Method(StrEnum):
+    """Where each pixel looks."""
+
+    tangent = "tangent"
+    geodesic = "geodesic"
+    box = "box"
+    dilated = "dilated"
+    interpolated = "interpolated"
+    random = "random"
+
+
+class MetricName(StrEnum):
+    """How a metric is read off the image."""
+
+    gradient = "gradient"
+    edge = "edge"
+    structure = "structure"
+
+
+class StencilName(StrEnum):
+    """How a ball is sampled."""
+
+    polar = "polar"
+    onion = "onion"
+    square_onion = "square_onion"
+
+
+class Padding(StrEnum):
+    """What stands past the image's border."""
+
+    reflect = "reflect"
+    border = "border"
+    circular = "circular"
+    zeros = "zeros"
+
+
+_METRICS: dict[MetricName, Callable[..., Metric]] = {
+    MetricName.gradient: gradient_metric,
+    MetricName.edge: edge_metric,
+    MetricName.structure: structure_metric,
+}
+_METRIC, _FILTER, _FILES = "The metric", "The filter", "Files"
+
+SamplesOption = Annotated[
+    int, typer.Option("--samples", "-k", min=1, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
+]
+StencilOption = Annotated[
+    StencilName | None, typer.Option("--stencil", help="How a ball is sampled (polar).", rich_help_panel=_FILTER)
+]
+PaddingOption = Annotated[
+    Padding, typer.Option("--padding", help="What stands past the border.", rich_help_panel=_FILTER)
+]
+CentreOption = Annotated[
+    bool, typer.Option("--centre", help="Take the pixel itself as one more sample.", rich_help_panel=_FILTER)
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps", min=1, help="Of the geodesics: more is finer (3 for k ≤ 5, else 4).", rich_help_panel=_FILTER
+    ),
+]
+SizeOption = Annotated[
+    float | None,
+    typer.Option("--size", help="Pixels along its side: of box (k), of interpolated (5).", rich_help_panel=_FILTER),
+]
+DilationOption = Annotated[
+    int | None,
+    typer.Option("--dilation", min=1, help="Pixels between samples of dilated (3).", rich_help_panel=_FILTER),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of what is random.", rich_help_panel=_FILTER)]
+MetricOption = Annotated[
+    MetricName | None,
+    typer.Option(
+        "--metric",
+        help="gradient: balls flat against edges (for tangent); edge: round, small at edges (for geodesic); "
+        "structure: along stripes.",
+        rich_help_panel=_METRIC,
+    ),
+]
+IotaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--iota", help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.", rich_help_panel=_METRIC
+    ),
+]
+AlphaOption = Annotated[float | None, typer.Option("--alpha", help="α, how much edges count.", rich_help_panel=_METRIC)]
+ScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--scale", min=0.0, help="σ, in pixels, at which the gradient is taken; 0 for Sobel.", rich_help_panel=_METRIC
+    ),
+]
+EpsOmegaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--eps-omega", help="ε_ω in (0, 1] (gradient): below 1, balls lean along edges.", rich_help_panel=_METRIC
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.", rich_help_panel=_FILES)]
+MaxPixelsOption = Annotated[
+    int, typer.Option("--max-pixels", min=1, help="Refuse larger pictures.", rich_help_panel=_FILES)
+]
+AxesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--axes",
+        help="Of an array or TIFF: yx, yxc, cyx, zyx, zyxc or czyx (as the file says).",
+        rich_help_panel=_FILES,
+    ),
+]
+InputArgument = Annotated[Path, typer.Argument(metavar="IN", help="The picture.", show_default=False)]
+DEFAULT_MAX_PIXELS = MAX_PIXELS
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricKnobs:
+    """How to read a metric off an image; what is None keeps its default."""
+
+    name: MetricName | None = None
+    iota: float | None = None
+    alpha: float | None = None
+    scale: float | None = None
+    eps_omega: float | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        options = {"--metric": self.name, "--iota": self.iota, "--alpha": self.alpha, "--scale": self.scale}
+        return [name for name, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None]
+
+    def function(self, default: MetricName, padding_mode: str = "border") -> Callable[..., Metric]:
+        """Return the function from an image (1, C, *spatial) to its metric."""
+        name = self.name or default
+        options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha}
+        if name == MetricName.structure:
+            if self.scale == 0:
+                raise UserError("--scale 0: the structure metric has no Sobel filter; it must be positive")
+            options["noise_scale"] = self.scale
+        else:
+            options["scale"] = self.scale
+        if name == MetricName.gradient:
+            options["eps_omega"] = self.eps_omega
+        elif self.eps_omega is not None:
+            raise UserError(f"--eps-omega: the {name} metric has no drift; choose --metric gradient")
+        options = {key: value for key, value in options.items() if value is not None}
+        if options.get("scale") == 0:
+            options["scale"] = None
+        return partial(_METRICS[name], padding_mode=padding_mode, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterKnobs:
+    """Which filter, and how; what is None keeps its default."""
+
+    method: Method = Method.tangent
+    samples: int = 11
+    metric: MetricKnobs = MetricKnobs()
+    stencil: StencilName | None = None
+    steps: int | None = None
+    size: float | None = None
+    dilation: int | None = None
+    centre: bool = False
+    padding: Padding = Padding.reflect
+    seed: int = 0
+
+    @property
+    def function(self) -> str:
+        """The name of the function in ``metricconv.filters``, and in ``metricconv.large``."""
+        return "random_deformable_filter" if self.method == Method.random else f"{self.method}_filter"
+
+    def keywords(self) -> dict[str, Any]:
+        """Return its arguments, beside the image and the axis of its channels."""
+        self._check()
+        found: dict[str, Any] = {"padding_mode": self.padding.value}
+        match self.method:
+            case Method.tangent | Method.geodesic:
+                default = MetricName.gradient if self.method == Method.tangent else MetricName.edge
+                found |= {"samples": self.samples, "centre": self.centre}
+                found["metric"] = self.metric.function(default, self.padding.value)
+                found |= {"stencil": self.stencil.value} if self.stencil else {}
+                found |= {"steps": self.steps} if self.steps is not None else {}
+            case Method.box:
+                size = self.samples if self.size is None else self.size
+                if size != int(size):
+                    raise UserError(f"--size {size}: a box has a whole number of pixels; interpolated takes any size")
+                found["size"] = int(size)
+            case Method.dilated:
+                found |= {"size": self.samples} | ({"dilation": self.dilation} if self.dilation is not None else {})
+            case Method.interpolated:
+                found |= {"samples": self.samples} | ({"size": self.size} if self.size is not None else {})
+            case Method.random:
+                found |= {"size": self.samples, "seed": self.seed}
+        return found
+
+    def _check(self) -> None:
+        """Refuse options that the method would not heed."""
+        balls = self.method in (Method.tangent, Method.geodesic)
+        unheeded = [] if balls else self.metric.given
+        for option, given, heeded in (
+            ("--stencil", self.stencil is not None, balls),
+            ("--centre", self.centre, balls),
+            ("--steps", self.steps is not None, self.method == Method.geodesic),
+            ("--size", self.size is not None, self.method in (Method.box, Method.interpolated)),
+            ("--dilation", self.dilation is not None, self.method == Method.dilated),
+        ):
+            unheeded += [option] if given and not heeded else []
+        if unheeded:
+            raise UserError(f"{', '.join(unheeded)}: of no use with --method {self.method}")

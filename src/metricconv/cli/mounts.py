@@ -1,0 +1,69 @@
+"""Commands that live elsewhere, loaded when they are called: ``reproduce``, ``report``, ``bench``, ``explore``."""
+
+import importlib
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from .console import console
+from .errors import UserError
+
+# Each has an ``app`` of typer commands.
+EXPERIMENTS = ("metricconv.experiments.denoising.commands", "metricconv.experiments.classification.commands")
+REPORT = "metricconv.experiments.report"
+
+# All arguments, --help too, go to the command as they are.
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def reproduce_command(context: typer.Context) -> None:
+    """Run an experiment of the paper again; `metricconv reproduce --help` lists them."""
+    commands = typer.Typer(no_args_is_help=True, help="The paper's experiments: a row of a table is a command.")
+    commands.callback()(lambda: None)  # so that even a single experiment is called by its name
+    missing = []
+    for name in EXPERIMENTS:
+        try:
+            commands.registered_commands += load(name, "experiments").app.registered_commands
+        except UserError as error:
+            missing.append(str(error))
+    if len(missing) == len(EXPERIMENTS):
+        raise UserError(missing[0])
+    for text in missing:
+        console.print(f"note: {text}", style="dim", highlight=False)
+    commands(context.args, prog_name="metricconv reproduce")
+
+
+def report_command(context: typer.Context) -> None:
+    """Print tables of the results that experiments have written."""
+    load(REPORT, "experiments").app(context.args, prog_name="metricconv report")
+
+
+def bench_command(context: typer.Context) -> None:
+    """Measure the engines on this machine, correctness first."""
+    load("metricconv.bench.__main__", "images").main(context.args)
+
+
+def explore_command(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="A trained network whose layers' balls to see.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a page to play with: click a pixel and see its balls.
+
+    Move the metric's knobs, see the picture filtered, look into a trained network. It answers on this machine alone
+    (127.0.0.1), and asks nothing of any other.
+    """
+    load("metricconv.app", "app").launch(port=port, checkpoint=checkpoint, browser=browser)
+
+
+def load(name: str, extra: str) -> ModuleType:
+    """Import a part of the library, or say in one line what it lacks."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("metricconv"):
+            raise UserError(f"{name} is not part of this installation of metricconv") from None
+        raise UserError(f"{name} needs {error.name}: pip install 'metricconv[{extra}]'") from None

@@ -1,0 +1,171 @@
+"""Pictures larger than memory: zarr arrays and TIFFs, filtered tile by tile (the extra ``large``)."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import dask.array as da
+import dask.callbacks
+import numpy as np
+import tifffile
+import zarr
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from .. import large
+from .._files import writing
+from .errors import UserError
+from .images import channel_axis_of, check_output, is_zarr, to_depth
+from .knobs import FilterKnobs
+
+SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
+# No chunk of a file may be larger than this, in bytes: it is decoded whole.
+_MAX_CHUNK = 2**30
+# TIFF's tiles are whole multiples of this.
+_TIFF_STEP = 16
+
+
+def filter_tiled(
+    source: Path, output: Path, chosen: FilterKnobs, axes: str | None, tile: int, progress: Progress, *, force: bool
+) -> None:
+    """Filter a picture in tiles of tile² pixels, reading and writing them one by one."""
+    if not hasattr(large, chosen.function):
+        raise UserError(f"--method {chosen.method}: is not there for tiles")
+    if tile % _TIFF_STEP:
+        raise UserError(f"--tile {tile}: must be a multiple of {_TIFF_STEP}")
+    check_output(output, force=force, inputs=(source,))
+    if not is_zarr(output) and output.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{output}: tiles are written to {', '.join(SUFFIXES)}")
+    with contextlib.ExitStack() as files:
+        image, channels = _open(source, axes, files)
+        chunks = [-1 if channels is not None and a == channels % image.ndim else tile for a in range(image.ndim)]
+        image = image.rechunk(chunks)
+        with _Bar(progress, "looking for the largest ball"):
+            values = getattr(large, chosen.function)(image, channel_axis=channels, **chosen.keywords())
+        kind = np.dtype(np.uint8) if image.dtype.kind == "b" else image.dtype
+        filtered = values.map_blocks(to_depth, image.dtype, dtype=kind).rechunk(chunks)
+        with _Bar(progress, f"filtering {source}"):
+            _write(output, filtered, channels, tile)
+
+
+def _open(path: Path, axes: str | None, files: contextlib.ExitStack) -> tuple[da.Array, int | None]:
+    """Open a file, to be closed with ``files``, without reading its pixels; say which axis holds channels."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    suffix = path.suffix.lower()
+    if not is_zarr(path) and suffix not in SUFFIXES:
+        raise UserError(f"{path}: tiles are read from {', '.join(SUFFIXES)}")
+    try:
+        if is_zarr(path):
+            image = _from_zarr(path, zarr.open(path, mode="r"))
+        elif suffix == ".npy":
+            image = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
+        else:
+            file = files.enter_context(tifffile.TiffFile(path))
+            known = file.series[0].axes.replace("S", "c").lower()
+            axes = axes or (known if sorted(known) in (["x", "y"], ["c", "x", "y"]) else None)
+            store = files.enter_context(file.aszarr(series=0, level=0))
+            image = _from_zarr(path, zarr.open(store, mode="r"))
+    except UserError:
+        raise
+    except Exception as error:  # as many ways to be broken as there are files
+        raise UserError(f"{path}: cannot be read in tiles ({error or type(error).__name__})") from error
+    if image.dtype.kind not in "buif":
+        raise UserError(f"{path}: holds {image.dtype}, not real numbers")
+    return image, channel_axis_of(image.shape, axes, path)
+
+
+def _from_zarr(path: Path, opened: Any) -> da.Array:
+    if isinstance(opened, zarr.Group):
+        inside = ", ".join(f"{path}/{name}" for name in sorted(opened.array_keys())) or "none"
+        raise UserError(f"{path}: is a group; name one of its arrays: {inside}")
+    chunk = int(np.prod(opened.chunks, dtype=object)) * opened.dtype.itemsize
+    if chunk > _MAX_CHUNK:
+        raise UserError(f"{path}: its chunks {opened.chunks} take {chunk / 2**30:.1f} GB each, more than 1 GB")
+    return da.from_zarr(opened)
+
+
+def _write(path: Path, array: da.Array, channels: int | None, tile: int) -> None:
+    if is_zarr(path):
+        _write_zarr(path, array)
+    elif path.suffix.lower() == ".npy":
+        _write_npy(path, array)
+    else:
+        _write_tiff(path, array, channels, tile)
+
+
+def _write_zarr(path: Path, array: da.Array) -> None:
+    """Write an array in a folder beside, which takes the place of ``path`` when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        array.to_zarr(temporary, mode="w")
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_npy(path: Path, array: da.Array) -> None:
+    with writing(path) as temporary:
+        mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=array.dtype, shape=array.shape)
+        da.store(array, mapped, lock=False)
+        mapped.flush()
+
+
+def _write_tiff(path: Path, array: da.Array, channels: int | None, tile: int) -> None:
+    if array.ndim - (channels is not None) != 2:
+        raise UserError(f"{path}: a volume of tiles fits into .zarr or .npy only")
+    if channels is not None:
+        array = da.moveaxis(array, channels, -1)
+    colour = channels is not None and array.shape[-1] in (3, 4)
+    with writing(path) as temporary:
+        tifffile.imwrite(
+            temporary,
+            _tiff_tiles(array, tile),
+            shape=array.shape,
+            dtype=array.dtype,
+            tile=(tile, tile),
+            photometric="rgb" if colour else "minisblack",
+            planarconfig=None if channels is None else "contig",
+            compression="zlib",
+            bigtiff=array.nbytes > 2**31,
+        )
+
+
+def _tiff_tiles(array: da.Array, tile: int) -> Iterator[NDArray[Any]]:
+    """Compute a row of tiles at a time, and yield them filled up to their full size."""
+    for top in range(0, array.shape[0], tile):
+        row = array[top : top + tile].compute()
+        for left in range(0, array.shape[1], tile):
+            part = row[:, left : left + tile]
+            missing = [(0, tile - n) for n in part.shape[:2]] + [(0, 0)] * (part.ndim - 2)
+            yield np.ascontiguousarray(np.pad(part, missing))
+
+
+class _Bar(dask.callbacks.Callback):
+    """A bar of what dask has done, of all that it was asked to do so far."""
+
+    def __init__(self, progress: Progress, description: str) -> None:
+        self.bar = progress
+        self.task = progress.add_task(description, total=None)
+        super().__init__(start_state=self._more, posttask=self._done)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.bar.remove_task(self.task)
+
+    def _more(self, graph: Any, state: Any) -> None:
+        task = next(t for t in self.bar.tasks if t.id == self.task)
+        self.bar.update(self.task, total=(task.total or 0) + len(state["ready"]) + len(state["waiting"]))
+
+    def _done(self, *task: Any) -> None:
+        self.bar.advance(self.task)

@@ -1,0 +1,277 @@
+"""Filters of images larger than memory: dask arrays in and out, tile by tile, equal to the filters of the whole.
+
+A tile is read with a margin around it: exactly what its pixels see, which is the reach of their balls, and of the
+gradients of which the metric is made. Where a metric is measured against the whole image (max |∇f|), the image is read
+once more to know that maximum, and once for the largest ball; then the filter is a graph of dask, computed when it is
+asked for, on one machine or a cluster.
+
+The functions are those of ``metricconv.filters``, with the same arguments; they need the extra ``large``. Displacements
+drawn at random for the whole image have no counterpart here.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import _checks, filters
+from .filters import _METRICS, _STENCILS, _to_field, _to_floats
+from .metrics import Metric, edge_metric, gradient_metric, structure_metric
+from .metrics.from_image import gradient_length, gradient_reach, structure_trace
+from .stencils import Stencil
+
+Tile = NDArray[Any]
+MetricOf = Callable[..., Metric]
+
+
+def box_filter(
+    image: da.Array, size: int = 3, *, channel_axis: int | None = None, padding_mode: str = "reflect"
+) -> da.Array:
+    """Take the mean of the size^d pixels around each pixel, as ``filters.box_filter``.
+
+    >>> whole = np.random.default_rng(0).random((40, 50))
+    >>> tiled = box_filter(da.from_array(whole, chunks=16), 5)
+    >>> bool(np.abs(tiled.compute() - filters.box_filter(whole, 5)).max() < 1e-12)
+    True
+    """
+    filters._odd(size, "size")
+    apply = partial(filters.box_filter, size=size, channel_axis=channel_axis, padding_mode=padding_mode)
+    return _tiled(image, apply, size // 2, channel_axis, padding_mode)
+
+
+def dilated_filter(
+    image: da.Array,
+    size: int = 11,
+    dilation: int = 3,
+    *,
+    channel_axis: int | None = None,
+    padding_mode: str = "reflect",
+) -> da.Array:
+    """Take the mean of size^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
+    filters._odd(size, "size")
+    apply = partial(
+        filters.dilated_filter, size=size, dilation=dilation, channel_axis=channel_axis, padding_mode=padding_mode
+    )
+    return _tiled(image, apply, dilation * (size // 2), channel_axis, padding_mode)
+
+
+def interpolated_filter(
+    image: da.Array,
+    samples: int = 11,
+    size: float = 5.0,
+    *,
+    channel_axis: int | None = None,
+    padding_mode: str = "reflect",
+) -> da.Array:
+    """Take the mean of samples^d points over a box of size^d pixels, as ``filters.interpolated_filter``."""
+    apply = partial(
+        filters.interpolated_filter, samples=samples, size=size, channel_axis=channel_axis, padding_mode=padding_mode
+    )
+    return _tiled(image, apply, math.floor((size - 1) / 2) + 1, channel_axis, padding_mode)
+
+
+def tangent_filter(
+    image: da.Array,
+    samples: int = 11,
+    metric: str | MetricOf = "gradient",
+    stencil: str | Stencil = "polar",
+    *,
+    centre: bool = False,
+    channel_axis: int | None = None,
+    padding_mode: str = "reflect",
+    metric_reach: int | None = None,
+) -> da.Array:
+    """Take the mean over the unit tangent ball of a metric at each pixel, as ``filters.tangent_filter``.
+
+    The image is read twice at once, to know the metric's scale and the largest ball, and a third time when the result
+    is computed.
+
+    Args:
+        image, samples, stencil, centre, channel_axis, padding_mode: as there; the image is a dask array.
+        metric: "gradient", "edge" or "structure"; one of these functions of ``metricconv.metrics`` with other
+            arguments, by ``functools.partial``; or a function of your own, of which ``metric_reach`` must be known.
+        metric_reach: how many pixels away your own metric looks at the image. It must look at nothing else.
+    """
+    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
+    reach = read.largest_ball(image, channel_axis) * _outermost(stencil, samples, _dim(image, channel_axis))
+    apply = partial(
+        filters.tangent_filter,
+        samples=samples,
+        metric=read.metric,
+        stencil=stencil,
+        centre=centre,
+        channel_axis=channel_axis,
+        padding_mode=padding_mode,
+    )
+    return _tiled(image, apply, max(math.floor(reach) + 1, read.reach), channel_axis, padding_mode)
+
+
+def geodesic_filter(
+    image: da.Array,
+    samples: int = 11,
+    metric: str | MetricOf = "edge",
+    stencil: str | Stencil = "polar",
+    *,
+    steps: int | None = None,
+    smooth: int = 1,
+    centre: bool = False,
+    channel_axis: int | None = None,
+    padding_mode: str = "reflect",
+    metric_reach: int | None = None,
+) -> da.Array:
+    """Take the mean over the unit geodesic ball of a metric at each pixel, as ``filters.geodesic_filter``.
+
+    Args:
+        image, samples, metric, stencil, centre, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
+        steps, smooth: as in ``metricconv.GeodesicBall``.
+    """
+    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
+    reach = read.largest_ball(image, channel_axis) * _outermost(stencil, samples, _dim(image, channel_axis))
+    # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
+    # Only the parabola of a first and only step may lie outside, by an eighth.
+    reach = reach * 9 / 8 if steps == 1 else reach
+    # The metric is read between pixels, differentiated (one pixel) and smoothed (one each time).
+    halo = math.floor(reach) + 1 + 1 + smooth + read.reach
+    apply = partial(
+        filters.geodesic_filter,
+        samples=samples,
+        metric=read.metric,
+        stencil=stencil,
+        steps=steps,
+        smooth=smooth,
+        centre=centre,
+        channel_axis=channel_axis,
+        padding_mode=padding_mode,
+    )
+    return _tiled(image, apply, halo, channel_axis, padding_mode)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reading:
+    """How a metric is read off an image: a function, and how many pixels away it looks.
+
+    ``contrast`` is the field whose maximum over the whole image it divides by, if it does.
+    """
+
+    metric: MetricOf
+    reach: int
+    padding_mode: str
+    contrast: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_Reading":
+        """Tell what a metric needs, by its name or its arguments."""
+        if isinstance(metric, str):
+            metric = partial(_METRICS[_checks.one_of(metric, _METRICS, "metric")], padding_mode=padding_mode)
+        if not callable(metric):
+            raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
+        function = metric.func if isinstance(metric, partial) else metric
+        if function not in _METRICS.values():
+            if not isinstance(metric_reach, int) or metric_reach < 0:
+                raise ValueError(
+                    f"`metric_reach` (={metric_reach!r}) must say how many pixels away a `metric` of your own looks"
+                )
+            return cls(metric, metric_reach, padding_mode)
+        given = metric.args if isinstance(metric, partial) else ()
+        options = metric.keywords if isinstance(metric, partial) else {}
+        bound = inspect.signature(function).bind(None, *given, **options)
+        bound.apply_defaults()
+        knobs = bound.arguments
+        mode = knobs["padding_mode"]
+        if function is structure_metric:
+            scales = {"noise_scale": knobs["noise_scale"], "integration_scale": knobs["integration_scale"]}
+            reach = sum(gradient_reach(scale) for scale in scales.values())
+            contrast = partial(structure_trace, **scales, padding_mode=mode)
+        else:
+            assert function in (gradient_metric, edge_metric)
+            reach = gradient_reach(knobs["scale"])
+            contrast = partial(gradient_length, scale=knobs["scale"], padding_mode=mode)
+        return cls(metric, reach, padding_mode, contrast if knobs["largest"] is None else None)
+
+    def settled(self, image: da.Array, channel_axis: int | None) -> "_Reading":
+        """Return the reading of any part of the image, now that the maximum over the whole is known."""
+        if self.contrast is None:
+            return self
+        contrast = self.contrast
+
+        def tile(x: Tensor) -> Tensor:
+            return contrast(x)[0, 0, 0]
+
+        largest = _maximum(image, tile, self.reach, channel_axis, self.padding_mode)
+        return dataclasses.replace(self, metric=partial(self.metric, largest=largest), contrast=None)
+
+    def largest_ball(self, image: da.Array, channel_axis: int | None) -> float:
+        """Return how far the largest ball of any pixel reaches, in pixels."""
+
+        def tile(x: Tensor) -> Tensor:
+            return self.metric(x).bounding_radius[0, 0].expand(x.shape[2:])
+
+        return _maximum(image, tile, self.reach, channel_axis, self.padding_mode)
+
+
+def _tiled(
+    image: da.Array, apply: Callable[[Tile], Tile], halo: int, channel_axis: int | None, padding_mode: str
+) -> da.Array:
+    """Apply a function to tiles with a margin of ``halo`` pixels, and cut the margin off.
+
+    At the image's border a tile ends there, and the function sees the border as it is; a circular image goes on.
+    """
+    _check(image, channel_axis)
+    spatial = [axis for axis in range(image.ndim) if channel_axis is None or axis != channel_axis % image.ndim]
+    # Where the margin is as long as the image, tiles would be the image.
+    cut = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
+    image = image.rechunk({axis: -1 for axis in range(image.ndim) if axis not in cut})
+    dtype = image.dtype if image.dtype.kind == "f" else np.dtype(np.float64)
+    return da.map_overlap(
+        apply,
+        image,
+        depth={axis: halo if axis in cut else 0 for axis in range(image.ndim)},
+        boundary={axis: "periodic" if padding_mode == "circular" else "none" for axis in range(image.ndim)},
+        dtype=dtype,
+        meta=np.empty((0,) * image.ndim, dtype),
+    )
+
+
+def _maximum(
+    image: da.Array, field: Callable[[Tensor], Tensor], reach: int, channel_axis: int | None, padding_mode: str
+) -> float:
+    """Return the largest value over the whole image of a field (*spatial) that is computed from (1, C, *spatial)."""
+
+    def tile(pixels: Tile) -> Tile:
+        with torch.no_grad():
+            values = field(_to_field(_to_floats(pixels), channel_axis)).double().numpy()
+        spread = values if channel_axis is None else np.expand_dims(values, channel_axis)
+        return np.broadcast_to(spread, pixels.shape)
+
+    return float(_tiled(image, tile, reach, channel_axis, padding_mode).max().compute())
+
+
+def _outermost(stencil: str | Stencil, samples: int, dim: int) -> float:
+    """Return the radius of the outermost sample, in balls."""
+    if isinstance(stencil, str):
+        stencil = _STENCILS[_checks.one_of(stencil, _STENCILS, "stencil")](samples, dim)
+    return float(stencil.radii.max())
+
+
+def _dim(image: da.Array, channel_axis: int | None) -> int:
+    return image.ndim - (channel_axis is not None)
+
+
+def _check(image: da.Array, channel_axis: int | None) -> None:
+    if not isinstance(image, da.Array):
+        raise TypeError(f"`image` must be a dask array, got {type(image).__name__}; metricconv.filters takes others")
+    if channel_axis is not None and not -image.ndim <= channel_axis < image.ndim:
+        raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {image.shape}")
+    if _dim(image, channel_axis) not in (2, 3) or not image.size:
+        raise ValueError(
+            f"`image` must have 2 or 3 spatial axes and not be empty, got shape {image.shape} with "
+            f"`channel_axis` (={channel_axis!r})"
+        )

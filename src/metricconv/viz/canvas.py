@@ -1,0 +1,95 @@
+"""What all pictures share: colours, images, axes, points."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.axes
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+# Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
+ORANGE, SKY, GREEN, BLUE, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
+
+Picture = NDArray[Any] | Tensor
+Points = int | Sequence[Sequence[float]] | Tensor
+
+
+def new_axes(
+    rows: int = 1, columns: int = 1, *, height: float = 3.4, aspect: float = 1.0, titles: int = 1
+) -> NDArray[Any]:
+    """Make a figure of rows × columns axes, each ``height`` inches high and ``aspect`` times as wide: an array of them.
+
+    A page's column is about 3.4 inches wide. ``titles`` is the number of rows that have room for a title.
+    """
+    from matplotlib import pyplot as plt  # only here: it chooses a window system
+
+    size = (columns * height * aspect, rows * height + 0.3 * titles)
+    return plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained", dpi=150)[1]
+
+
+def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None = None) -> matplotlib.axes.Axes:
+    """Return the axes, or new ones of the image's shape."""
+    if axes is not None:
+        return axes
+    height, width = (1, 1) if image is None else to_array(image).shape[:2]
+    return new_axes(aspect=min(max(width / height, 0.5), 2.0))[0, 0]
+
+
+def to_array(image: Picture) -> NDArray[np.float64]:
+    """Return an image as floats (H, W) or (H, W, 3), integers scaled to at most 1.
+
+    A tensor has its channels first. Two channels, or more than three, are shown by their mean; but an array's fourth
+    is opacity and not shown.
+    """
+    if isinstance(image, Tensor):
+        array = image.detach().cpu().numpy()
+        array = array[0] if array.ndim == 4 and array.shape[0] == 1 else array
+        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+    else:
+        array = np.asarray(image)
+        array = array[..., :3] if array.ndim == 3 and array.shape[-1] == 4 else array
+    if array.ndim not in (2, 3) or not array.size:
+        raise ValueError(
+            f"`image` must be an array (H, W[, C]) or a tensor ([[1, ]C, ]H, W) and not empty, got shape "
+            f"{tuple(image.shape)}"
+        )
+    if array.dtype.kind in "ui":
+        array = array / np.iinfo(array.dtype).max
+    array = array.astype(np.float64)
+    return array if array.ndim == 2 or array.shape[-1] == 3 else array.mean(-1)
+
+
+def show(axes: matplotlib.axes.Axes, image: Picture | None, size: Sequence[int], alpha: float = 1.0) -> None:
+    """Show an image, in the range [0, 1] if it keeps to it; without one, an empty field of that size."""
+    if image is None:
+        axes.set(xlim=(-0.5, size[1] - 0.5), ylim=(size[0] - 0.5, -0.5), aspect="equal")
+    else:
+        array = to_array(image)
+        inside = array.min() >= 0 and array.max() <= 1
+        low, high = (0.0, 1.0) if inside else (float(array.min()), float(array.max()))
+        array = array if array.ndim == 2 else (array - low) / max(high - low, 1e-12)
+        axes.imshow(array, "gray", vmin=low, vmax=high, interpolation="nearest", alpha=alpha)
+    axes.set(xticks=[], yticks=[])
+    axes.autoscale(False)  # what is drawn over it does not move the frame
+
+
+def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
+    """Return points (y, x) in an image of that size; a whole number n stands for the centres of n × n equal parts.
+
+    A size of 1 stands for any, as that of a constant field.
+    """
+    if isinstance(points, int):
+        if points < 1:
+            raise ValueError(f"`points` (={points}) must be at least 1 along each side")
+        spread = [[math.floor((n + 0.5) / points * extent) for n in range(points)] for extent in size]
+        return [(float(y), float(x)) for y, x in itertools.product(*spread)]
+    found = [tuple(map(float, point)) for point in points]
+    for point in found:
+        if len(point) != 2 or not all(n == 1 or -0.5 <= p <= n - 0.5 for p, n in zip(point, size, strict=False)):
+            raise ValueError(f"`points` must be (y, x) inside the image of size {tuple(size)}, got {point}")
+    if not found:
+        raise ValueError("`points` must not be empty")
+    return found  # type: ignore[return-value]

@@ -1,0 +1,124 @@
+"""The explorer in a real browser: load, click, move a knob, upload, a bad file; and no request to elsewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import metricconv
+from metricconv.cli import images
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium browser, none is installed")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PATIENCE = 60_000  # ms, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def address():
+    command = [sys.executable, "-m", "metricconv", "explore", "--no-browser", "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": str(Path(metricconv.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as server:
+        try:
+            said = ""
+            while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
+                line = server.stdout.readline()
+                assert line, f"the explorer did not start: {said}"
+                said += line
+            yield found[0]
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(PATIENCE)
+    page.asked = []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("#shown img")
+    page.wait_for_selector("#close img")
+    yield page
+    page.close()
+
+
+def source(page, name):
+    return page.get_attribute(f"#{name} img", "src")
+
+
+def changes(page, name, before):
+    """Wait until an image is another one."""
+    page.wait_for_function(f"document.querySelector('#{name} img').src !== {before!r}")
+
+
+def number(page, name):
+    row = page.locator("#numbers tr", has_text=name)
+    return row.locator("td, th").nth(1).inner_text()
+
+
+def test_the_page_loads_and_asks_nothing_of_other_machines(page, address):
+    assert page.inner_text("h1") == "metricconv explorer"
+    page.wait_for_selector("#filtered img")
+    elsewhere = [url for url in page.asked if not url.startswith((address, "data:", "blob:"))]
+    assert elsewhere == []
+
+
+def test_a_click_shows_the_ball_of_that_pixel(page):
+    before, close = number(page, "pixel"), source(page, "close")
+    box = page.locator("#shown img").bounding_box()
+    side = min(box["width"], box["height"])  # the image is square and centred
+    x, y = (box["width"] - side) / 2 + 0.75 * side, (box["height"] - side) / 2 + 0.25 * side
+    page.click("#shown img", position={"x": x, "y": y})
+    changes(page, "close", close)
+    assert number(page, "pixel") != before
+    row, column = map(int, number(page, "pixel").split(","))
+    assert abs(row - 128) <= 4 and abs(column - 384) <= 4
+
+
+def test_moving_a_knob_changes_the_ball(page):
+    close, radius = source(page, "close"), float(number(page, "radius"))
+    knob = page.locator("#iota input[type=range]")
+    knob.click(position={"x": 0.8 * knob.bounding_box()["width"], "y": 4})
+    changes(page, "close", close)
+    assert float(number(page, "radius")) < 0.5 * radius
+
+
+def test_a_picture_can_be_dropped_and_noise_added(page, tmp_path):
+    picture = images.Picture(np.random.default_rng(0).integers(0, 255, (60, 80), dtype=np.uint8))
+    images.write(tmp_path / "small.png", picture)
+    before = source(page, "shown")
+    page.set_input_files("#file input[type=file]", tmp_path / "small.png")
+    changes(page, "shown", before)
+    page.wait_for_function("document.querySelector('#shown img').naturalWidth === 160")
+    assert number(page, "pixel") == "29, 39"
+    knob = page.locator("#noise input[type=range]")
+    knob.click(position={"x": 0.4 * knob.bounding_box()["width"], "y": 4})
+    page.wait_for_selector("#filtered >> text=/→ .* dB/")
+
+
+def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):
+    (tmp_path / "rubbish.png").write_bytes(b"this is no picture" * 10)
+    before = source(page, "shown")
+    page.set_input_files("#file input[type=file]", tmp_path / "rubbish.png")
+    page.wait_for_selector("text=rubbish.png: not an image that can be read")
+    assert source(page, "shown") == before
+    close = source(page, "close")
+    page.click("#shown img", position={"x": 200, "y": 200})
+    changes(page, "close", close)

@@ -1,0 +1,99 @@
+"""Networks from checkpoints, and checkpoints that mean harm."""
+
+import pickle
+
+import pytest
+import torch
+import torchvision
+
+import metricconv as mc
+from layers import stir
+from metricconv.app.networks import load_network
+from metricconv.app.studio import Look, Studio
+from metricconv.cli.errors import UserError
+
+
+def converted(to=mc.nn.MetricConv2d, **geometry):
+    net = torchvision.models.resnet18(num_classes=7)
+    return stir(mc.convert(net, "layer2.*", to=to, **geometry)).eval()
+
+
+@pytest.mark.parametrize(
+    ("to", "geometry"),
+    [
+        (mc.nn.MetricConv2d, {}),
+        (mc.nn.MetricConv2d, {"parametrisation": "cholesky"}),
+        (mc.nn.MetricConv2d, {"parametrisation": "spectral6"}),
+        (mc.nn.MetricConv2d, {"parametrisation": "cholesky", "eps_omega": 1.0}),
+        (mc.nn.DeformableConv2d, {}),
+        (mc.nn.ShiftedConv2d, {}),
+    ],
+)
+def test_a_state_dictionary_is_enough(tmp_path, to, geometry):
+    net = converted(to, **geometry)
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(load_network(tmp_path / "net.pt")(x), net(x), atol=1e-5)
+
+
+def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
+    net = converted(eps_omega=1.0)
+    state = {f"net.{key}": value for key, value in net.state_dict().items()} | {"loss.weight": torch.ones(7)}
+    torch.save(
+        {"state_dict": state, "geometry": {"parametrisation": "spectral7", "eps_omega": 1.0}, "epoch": 3},
+        tmp_path / "last.ckpt",
+    )
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(load_network(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
+
+
+def test_balls_of_a_layer_are_where_it_looks():
+    studio = Studio(converted())
+    studio.uploads["small"] = torch.rand(64, 64, 3).numpy()
+    here = Look("small", layer="layer2.0.conv2")
+    ((kind, ball),) = studio.balls(here, (20, 36), "model")
+    support = studio.support(here, "model")
+    assert kind == "tangent" and tuple(support.spatial) == (8, 8)
+    centre = torch.tensor([2.0, 4.0]).double()  # of the layer's pixels, each 8 of the image wide
+    expected = (centre + support.offsets()[0, 0, :, :, 2, 4] + 0.5) * 8 - 0.5
+    moved = torch.tensor(ball.pixel).double() - ((centre + 0.5) * 8 - 0.5)
+    assert torch.allclose(ball.samples - moved, expected, atol=1e-4)
+    with pytest.raises(UserError, match="no adaptive layer"):
+        studio.balls(Look("small", layer="layer1"), (20, 36), "model")
+
+
+class Harm:
+    def __reduce__(self):
+        return (print, ("harm",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (Harm(), "cannot|safely"),
+        ([1, 2], "not a state dictionary"),
+        ({"a.weight": torch.ones(2)}, "no adaptive convolutions"),
+        ({"a.weight": torch.ones(2, 2, 3, 3), "a.head.weight": torch.ones(7, 2, 3, 3)}, "names are those of none of"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path, content, message, capsys):
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=message):
+        load_network(tmp_path / "a.pt")
+    assert "harm" not in capsys.readouterr().out
+
+
+def test_a_bare_pickle_is_not_opened(tmp_path, capsys):
+    (tmp_path / "a.pt").write_bytes(pickle.dumps(Harm()))
+    with pytest.raises(UserError, match="safely"):
+        load_network(tmp_path / "a.pt")
+    assert "harm" not in capsys.readouterr().out
+
+
+def test_tensors_of_other_shapes_are_refused(tmp_path):
+    state = converted().state_dict() | {"bn1.weight": torch.ones(3)}
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(UserError, match="does not fit"):
+        load_network(tmp_path / "a.pt")

@@ -1,0 +1,299 @@
+"""The commands, as a user calls them: what they write, print and answer."""
+
+import csv
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import skimage
+import typer
+
+from metricconv import filters
+from metricconv.cli import images
+from metricconv.cli.app import run
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def photo():
+    image = skimage.transform.resize(skimage.data.astronaut(), (36, 48), anti_aliasing=True)
+    PIL.Image.fromarray(np.rint(image * 255).astype(np.uint8)).save("photo.png")
+    return "photo.png"
+
+
+def fails(arguments, capsys, *words):
+    """Check that a command fails with one line that holds these words."""
+    assert run(arguments) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error and "Traceback" not in error
+    assert all(word in error for word in words), error
+
+
+def test_a_filtered_picture_is_what_the_library_computes(photo):
+    assert run(["filter", photo, "out.png", "-k", "5", "--alpha", "10", "--scale", "1.5"]) == 0
+    image = images.read(Path(photo)).pixels
+    from functools import partial
+
+    from metricconv.metrics import gradient_metric
+
+    metric = partial(gradient_metric, alpha=10.0, scale=1.5, padding_mode="reflect")
+    expected = np.rint(255 * np.clip(filters.tangent_filter(image, 5, metric, channel_axis=-1), 0, 1))
+    assert np.array_equal(images.read(Path("out.png")).pixels, expected)
+
+
+@pytest.mark.parametrize("method", ["tangent", "geodesic", "box", "dilated", "interpolated", "random"])
+def test_every_method_runs_with_its_defaults(photo, method):
+    assert run(["filter", photo, "out.png", "--method", method, "-k", "3"]) == 0
+    assert images.read(Path("out.png")).spatial == (36, 48)
+
+
+@pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
+def test_every_metric_takes_its_knobs(photo, metric):
+    knobs = ["--metric", metric, "--iota", "0.2", "--alpha", "5", "--scale", "1.0", "--stencil", "onion", "--centre"]
+    assert run(["filter", photo, "out.png", "-k", "3", *knobs]) == 0
+
+
+def test_sixteen_bits_stay_sixteen_bits(tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65535, (12, 14, 3), dtype=np.uint16)
+    images.write(tmp_path / "deep.png", images.Picture(deep, -1))
+    assert run(["filter", "deep.png", "out.png", "-m", "box", "-k", "3"]) == 0
+    out = images.read(tmp_path / "out.png").pixels
+    expected = np.rint(65535 * filters.box_filter(deep, 3, channel_axis=-1))
+    assert out.dtype == np.uint16 and np.array_equal(out, expected)
+
+
+def test_opacity_is_left_alone(tmp_path):
+    opacity = np.random.default_rng(0).integers(0, 255, (12, 14), dtype=np.uint8)
+    images.write(tmp_path / "a.png", images.Picture(np.zeros((12, 14, 3), np.uint8), -1, opacity))
+    assert run(["filter", "a.png", "b.png", "-m", "box", "-k", "3"]) == 0
+    assert np.array_equal(images.read(tmp_path / "b.png").opacity, opacity)
+
+
+def test_volumes_of_floats_go_through(tmp_path):
+    volume = np.random.default_rng(0).random((5, 6, 7)).astype(np.float32)
+    np.save("v.npy", volume)
+    assert run(["filter", "v.npy", "w.npy", "-m", "box", "-k", "3", "--axes", "zyx"]) == 0
+    assert np.allclose(np.load("w.npy"), filters.box_filter(volume, 3))
+
+
+def test_a_folder_becomes_a_folder(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.tif"):
+        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+    (tmp_path / "in" / "notes.txt").write_text("not a picture")
+    assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.png", "b.tif"]
+    assert "wrote 2 of 2 pictures to out" in capsys.readouterr().err
+
+
+def test_one_bad_file_does_not_stop_a_folder_but_shows_in_the_exit_code(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    images.write(tmp_path / "in" / "b.png", images.Picture(np.zeros((9, 9), np.uint8)))
+    (tmp_path / "in" / "a.png").write_text("rubbish")
+    assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["b.png"]
+    assert "a.png: not an image" in capsys.readouterr().err
+
+
+def test_nothing_is_written_over_without_force(photo, capsys):
+    before = Path(photo).read_bytes()
+    fails(["filter", photo, photo], capsys, "is the input itself", "--force")
+    Path("there.png").write_bytes(b"mine")
+    fails(["filter", photo, "there.png"], capsys, "there.png: exists", "--force")
+    assert Path(photo).read_bytes() == before and Path("there.png").read_bytes() == b"mine"
+    assert run(["filter", photo, photo, "-m", "box", "-k", "3", "--force"]) == 0
+    assert Path(photo).read_bytes() != before
+
+
+def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
+    def broken(*args, **options):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(PIL.Image.Image, "save", broken)
+    fails(["filter", photo, "out.png", "-m", "box", "-k", "3"], capsys, "the disk is full")
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["filter", "nowhere.png", "out.png"], ["nowhere.png: no such file"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "--iota", "1", "--steps", "3"], ["--iota, --steps", "box"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["`size` (=4)", "odd"]),
+        (["filter", "photo.png", "out.png", "--iota", "-1"], ["`iota` (=-1.0)", "positive"]),
+        (["filter", "photo.png", "out.xyz"], ["cannot write .xyz"]),
+        (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
+        (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
+        (["balls", "photo.png", "--at", "3"], ["--at 3", "Y,X"]),
+        (["balls", "photo.png", "--at", "36,3"], ["outside the image, which is 36 high and 48 wide"]),
+        (["balls", "photo.png", "--ball", "square"], ["--ball square"]),
+        (["balls", "photo.png", "--out", "balls.doc"], ["balls.doc"]),
+        (["compare", "photo.png", "--clean", "other.npy"], ["they must agree"]),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys):
+    np.save("other.npy", np.zeros((3, 3)))
+    fails(arguments, capsys, *words)
+
+
+def test_a_wrong_option_is_exit_code_two(photo, capsys):
+    assert run(["filter", photo, "out.png", "--method", "median"]) == 2
+    assert run(["no-such-command"]) == 2
+    capsys.readouterr()
+
+
+def test_a_traceback_is_shown_on_request(monkeypatch):
+    monkeypatch.setenv("METRICCONV_TRACEBACK", "1")
+    with pytest.raises(Exception, match="no such file"):
+        run(["filter", "nowhere.png", "out.png"])
+
+
+def test_balls_are_drawn_and_their_numbers_printed(photo, capsys):
+    assert run(["balls", photo, "--at", "10,20", "--at", "30,7", "--eps-omega", "0.5", "-k", "3"]) == 0
+    assert images.read(Path("photo-balls.png")).pixels.std() > 10
+    out = capsys.readouterr().out
+    assert "10, 20" in out and "30, 7" in out and "0.5" in out
+
+
+def test_balls_can_be_of_one_kind_on_the_whole_image_as_a_drawing(photo):
+    assert run(["balls", photo, "--ball", "geodesic", "--metric", "edge", "--whole", "-o", "b.svg"]) == 0
+    assert "<svg" in Path("b.svg").read_text(encoding="utf-8")
+
+
+def test_comparing_writes_a_picture_and_a_table(photo, capsys):
+    assert run(["compare", photo, "-k", "5", "--csv", "rows.csv", "--noise", "0.2", "--seed", "3"]) == 0
+    with open("rows.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [r["method"] for r in rows][:2] == ["noisy", "box 3 × 3"] and rows[-1]["method"] == "geodesic balls"
+    assert float(rows[0]["psnr"]) == pytest.approx(-20 * np.log10(0.2), abs=0.3)
+    assert all(r["noise"] == "0.2" and r["seed"] == "3" and r["torch"] for r in rows)
+    assert "PSNR (dB)" in capsys.readouterr().out and images.read(Path("photo-compare.png")).spatial[1] > 500
+
+
+def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
+    assert run(["compare", photo, "--clean", photo, "-k", "3", "--metric", "structure"]) == 0
+    assert "inf" in capsys.readouterr().out
+
+
+def test_the_doctor_says_what_runs_here(capsys):
+    assert run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in ("torch", "reference", "ready", "triton", "works", "experiments"):
+        assert word in out
+
+
+def test_the_doctor_asks_the_engines_what_they_lack(monkeypatch, capsys):
+    import metricconv
+
+    engines = [
+        types.SimpleNamespace(name="fast", missing="a device [none]"),
+        types.SimpleNamespace(name="slow", missing=None),
+    ]
+    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines), raising=False)
+    assert run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "no: a device [none]" in out and "slow" in out and "reference" not in out
+
+
+def test_progress_is_asked_of_filters_that_tell_it(photo, monkeypatch):
+    told = []
+
+    def tangent_filter(image, samples, metric, *, centre, channel_axis, padding_mode, progress=None):
+        progress(12, 36)
+        told.append(progress)
+        return image / 255
+
+    monkeypatch.setattr(filters, "tangent_filter", tangent_filter)
+    assert run(["filter", photo, "out.png"]) == 0 and len(told) == 1
+
+
+def test_the_doctor_fails_where_a_convolution_does(monkeypatch, capsys):
+    from metricconv.nn import MetricConv2d
+
+    def broken(*args):
+        raise RuntimeError("no such engine")
+
+    monkeypatch.setattr(MetricConv2d, "forward", broken)
+    assert run(["doctor"]) == 1
+    assert "RuntimeError: no such engine" in capsys.readouterr().out
+
+
+def experiments(monkeypatch, name, *commands):
+    """Put a module with an app of typer commands where an experiment's would be."""
+    module = types.ModuleType(name)
+    module.app = typer.Typer()
+    for command in commands:
+        module.app.command(command)(lambda command=command: print(f"ran {command}"))
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake_denoising", "metricconv.fake_nothing"))
+    experiments(monkeypatch, "metricconv.fake_denoising", "denoise-one", "denoise-two")
+    assert run(["reproduce", "denoise-two"]) == 0
+    captured = capsys.readouterr()
+    assert "ran denoise-two" in captured.out and "metricconv.fake_nothing is not part" in captured.err
+    assert run(["reproduce", "--help"]) == 0
+    assert "denoise-one" in capsys.readouterr().out
+    assert run(["reproduce", "denoise-three"]) == 2
+
+
+def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    def fail():
+        raise SystemExit("error: no data [here]")
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake",))
+    experiments(monkeypatch, "metricconv.fake")
+    sys.modules["metricconv.fake"].app.command("fail")(fail)
+    assert run(["reproduce", "fail"]) == 1
+    assert capsys.readouterr().err.strip() == "error: no data [here]"
+
+
+@pytest.mark.parametrize("command", ["reproduce", "report"])
+def test_what_is_not_installed_is_one_line(command, monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.nothing",))
+    monkeypatch.setattr(mounts, "REPORT", "metricconv.nothing")
+    fails([command], capsys, "metricconv.nothing is not part of this installation")
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "metricconv.app", raising=False)
+    from metricconv.cli import mounts
+
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'gradio'", name="gradio")
+
+    monkeypatch.setattr(mounts.importlib, "import_module", missing)
+    fails(["explore"], capsys, "needs gradio: pip install 'metricconv[app]'")
+
+
+def test_help_and_version_are_for_reading(capsys):
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for command in ("filter", "balls", "compare", "explore", "reproduce", "report", "bench", "doctor"):
+        assert command in out
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == "0.1.0"
+
+
+def test_the_module_is_the_command():
+    source = Path(filters.__file__).parents[1]
+    command = [sys.executable, "-m", "metricconv", "filter", "nowhere.png", "out.png"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(source)})
+    assert done.returncode == 1 and done.stderr.strip() == "error: nowhere.png: no such file"

@@ -1,0 +1,174 @@
+"""Pictures from files and back, at their own depth, and files that mean harm."""
+
+import struct
+import zlib
+
+import imagecodecs
+import numpy as np
+import PIL.Image
+import pytest
+import tifffile
+
+from metricconv.cli import images
+from metricconv.cli.errors import UserError
+
+
+def random(shape, dtype):
+    generator = np.random.default_rng(0)
+    if np.dtype(dtype).kind == "f":
+        return generator.random(shape).astype(dtype)
+    return generator.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".npy", ".webp", ".bmp"])
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3)])
+def test_eight_bits_survive_a_file(tmp_path, suffix, shape):
+    picture = images.Picture(random(shape, np.uint8), None if len(shape) == 2 else -1)
+    images.write(tmp_path / f"a{suffix}", picture)
+    back = images.read(tmp_path / f"a{suffix}")
+    expected = picture.pixels if not (suffix == ".webp" and len(shape) == 2) else np.dstack([picture.pixels] * 3)
+    assert back.pixels.dtype == np.uint8 and np.array_equal(back.pixels, expected)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_depth_and_opacity_survive_a_file(tmp_path, suffix, shape, dtype):
+    channels = None if len(shape) == 2 else -1
+    picture = images.Picture(random(shape, dtype), channels, random((9, 7), dtype))
+    images.write(tmp_path / f"a{suffix}", picture)
+    back = images.read(tmp_path / f"a{suffix}")
+    assert back.pixels.dtype == dtype and back.channel_axis in (channels, None if channels is None else 2)
+    assert np.array_equal(back.pixels, picture.pixels) and np.array_equal(back.opacity, picture.opacity)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16, np.uint32])
+def test_arrays_and_tiffs_hold_any_real_numbers(tmp_path, dtype):
+    for name in ("a.npy", "a.tif"):
+        images.write(tmp_path / name, images.Picture(random((9, 7), dtype)))
+        assert np.array_equal(images.read(tmp_path / name).pixels, random((9, 7), dtype))
+
+
+def test_a_volume_survives_a_tiff(tmp_path):
+    volume = random((5, 9, 7), np.uint16)
+    images.write(tmp_path / "a.tif", images.Picture(volume))
+    back = images.read(tmp_path / "a.tif")
+    assert back.channel_axis is None and np.array_equal(back.pixels, volume)
+
+
+def test_the_colour_profile_is_kept(tmp_path):
+    profile = PIL.Image.new("RGB", (4, 4))
+    from PIL import ImageCms
+
+    data = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    profile.save(tmp_path / "a.png", icc_profile=data)
+    images.write(tmp_path / "b.png", images.read(tmp_path / "a.png"))
+    with PIL.Image.open(tmp_path / "b.png") as back:
+        assert back.info["icc_profile"] == data
+
+
+def test_a_turned_photograph_comes_upright(tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # turn right to see it upright
+    PIL.Image.new("L", (8, 4)).save(tmp_path / "a.jpg", exif=exif)
+    assert images.read(tmp_path / "a.jpg").pixels.shape == (8, 4)
+
+
+def test_palettes_become_colours(tmp_path):
+    image = PIL.Image.fromarray(random((6, 6, 3), np.uint8)).quantize(8)
+    image.save(tmp_path / "a.png")
+    assert images.read(tmp_path / "a.png").pixels.shape == (6, 6, 3)
+
+
+@pytest.mark.parametrize(("axes", "channels"), [(None, -1), ("yxc", 2), ("zyx", None), ("cyx", 0)])
+def test_axes_of_an_array_can_be_named(tmp_path, axes, channels):
+    np.save(tmp_path / "a.npy", random((5, 6, 4), np.uint8))
+    assert images.read(tmp_path / "a.npy", axes).channel_axis == channels
+
+
+@pytest.mark.parametrize("axes", ["xy", "yxq", "yxcz", "yx"])
+def test_axes_that_do_not_fit_are_refused(tmp_path, axes):
+    np.save(tmp_path / "a.npy", random((5, 6, 4), np.uint8))
+    with pytest.raises(UserError, match=f"--axes {axes}"):
+        images.read(tmp_path / "a.npy", axes)
+
+
+def bomb_png(width, height):
+    """Return a PNG whose header claims a size, with next to no data."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("size", [(60_000, 60_000), (15_000, 10_000)])
+def test_a_picture_that_claims_too_many_pixels_is_not_decoded(tmp_path, size):
+    (tmp_path / "bomb.png").write_bytes(bomb_png(*size))
+    with pytest.raises(UserError, match="--max-pixels"):
+        images.read(tmp_path / "bomb.png")
+
+
+def test_every_format_minds_the_limit(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((20, 20), np.uint8))
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((20, 20), np.uint8))
+    (tmp_path / "a.png").write_bytes(imagecodecs.png_encode(np.zeros((20, 20, 3), np.uint16)))
+    for name in ("a.npy", "a.tif", "a.png"):
+        with pytest.raises(UserError, match="--max-pixels 399"):
+            images.read(tmp_path / name, max_pixels=399)
+        assert images.read(tmp_path / name, max_pixels=400).spatial == (20, 20)
+
+
+def test_a_pickle_is_not_opened(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[print, print]], dtype=object), allow_pickle=True)
+    with pytest.raises(UserError, match="cannot be read as an image"):
+        images.read(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.npy", "a.jpg", "a.webp", "a.txt"])
+def test_rubbish_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not at all an image, but some text\n" * 3)
+    with pytest.raises(UserError, match=name):
+        images.read(tmp_path / name)
+
+
+def test_a_cut_file_is_refused(tmp_path):
+    images.write(tmp_path / "a.png", images.Picture(random((40, 40), np.uint8)))
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"a\.png: cannot be read"):
+        images.read(tmp_path / "a.png")
+
+
+def test_an_animation_is_refused(tmp_path):
+    frames = [PIL.Image.fromarray(random((6, 6), np.uint8) // (n + 1)) for n in range(3)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(UserError, match="has 3 frames"):
+        images.read(tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize(
+    ("name", "picture", "message"),
+    [
+        ("a.jpg", images.Picture(np.zeros((4, 4), np.uint16)), "holds 8 bits"),
+        ("a.jpg", images.Picture(np.zeros((4, 4), np.uint8), None, np.zeros((4, 4), np.uint8)), "opacity"),
+        ("a.png", images.Picture(np.zeros((4, 4, 4), np.uint8)), "a volume fits"),
+        ("a.png", images.Picture(np.zeros((4, 4, 5), np.uint8), -1), "5 channels"),
+        ("a.png", images.Picture(np.zeros((4, 4), np.int32)), "cannot hold int32"),
+        ("a.gif", images.Picture(np.zeros((4, 4), np.uint8)), "cannot write .gif"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_said(tmp_path, name, picture, message):
+    with pytest.raises(UserError, match=message):
+        images.write(tmp_path / name, picture)
+    assert not list(tmp_path.iterdir())
+
+
+def test_floats_become_integers_of_the_depth_they_had():
+    values = np.array([-0.1, 0.0, 0.5, 1.0, 1.2])
+    assert images.to_depth(values, np.dtype(np.uint8)).tolist() == [0, 0, 128, 255, 255]
+    assert images.to_depth(values, np.dtype(np.int16)).tolist() == [-3277, 0, 16384, 32767, 32767]
+    assert images.to_depth(values, np.dtype(np.float32)).dtype == np.float32

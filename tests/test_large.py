@@ -1,0 +1,161 @@
+"""Tiled filters are the filters of the whole image."""
+
+from functools import partial
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from metricconv import Riemannian, filters, large, stencils
+from metricconv.metrics import edge_metric, gradient_metric, structure_metric
+
+MODES = ("reflect", "border", "circular", "zeros")
+# Its balls reach 8 pixels; those of the default, with α = 100, reach 32.
+GRADIENT = partial(gradient_metric, alpha=5.0)
+
+
+@pytest.fixture
+def image():
+    """An image whose strongest edge is in one tile alone."""
+    y, x = np.mgrid[:61, :74] / 20.0
+    smooth = 0.4 + 0.1 * np.sin(2 * y) * np.cos(3 * x) + 0.02 * np.random.default_rng(0).random((61, 74))
+    smooth[40:, 50:] += 0.4
+    return smooth
+
+
+def agree(name, image, chunks=24, tolerance=1e-6, **options):
+    whole = getattr(filters, name)(image, **options)
+    tiled = getattr(large, name)(da.from_array(image, chunks=chunks), **options)
+    assert tiled.dtype == whole.dtype and tiled.shape == whole.shape
+    assert max(tiled.numblocks) > 1
+    assert np.abs(tiled.compute(scheduler="synchronous") - whole).max() <= tolerance
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["box_filter", "dilated_filter", "interpolated_filter"])
+def test_grids_are_the_same_in_tiles(image, name, mode):
+    agree(name, image, padding_mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("metric", [GRADIENT, "edge", "structure"])
+def test_tangent_balls_are_the_same_in_tiles(image, metric, mode):
+    metric = metric if isinstance(metric, str) else partial(metric, padding_mode=mode)
+    agree("tangent_filter", image, samples=5, metric=metric, padding_mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "metric",
+    [
+        partial(gradient_metric, iota=0.15, alpha=5.0, eps_omega=0.6, scale=1.0),
+        partial(edge_metric, iota=0.1, scale=1.0),
+    ],
+)
+def test_geodesic_balls_are_the_same_in_tiles(image, metric, mode):
+    metric = partial(metric, padding_mode=mode)
+    agree("geodesic_filter", image, samples=4, metric=metric, padding_mode=mode, smooth=2)
+
+
+def test_a_single_step_may_overshoot_and_is_still_seen(image):
+    metric = partial(gradient_metric, iota=0.1, alpha=5.0, scale=1.0)
+    agree("geodesic_filter", image, samples=3, metric=metric, steps=1)
+
+
+def test_corners_of_a_square_stencil_reach_farther(image):
+    agree("tangent_filter", image, stencil="square_onion", samples=3, metric=partial(edge_metric, iota=0.02))
+
+
+def test_channels_are_seen_together(image):
+    colour = np.stack([image, image[::-1], image.T[:61, :61].repeat(2, 1)[:, :74]])
+    agree("tangent_filter", colour, chunks=(1, 24, 30), samples=4, channel_axis=0, metric=GRADIENT)
+    agree("box_filter", np.moveaxis(colour, 0, -1), chunks=(24, 30, 3), channel_axis=-1)
+
+
+def test_volumes_are_tiled_too():
+    volume = np.random.default_rng(1).random((14, 15, 16))
+    metric = partial(edge_metric, iota=0.5, scale=0.5)
+    agree("tangent_filter", volume, chunks=8, samples=3, metric=metric)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_every_dtype_is_scaled_alike(image, dtype):
+    values = image.astype(dtype) if dtype == np.float32 else (image * np.iinfo(dtype).max).astype(dtype)
+    agree("tangent_filter", values, samples=4, metric="edge")
+
+
+def test_tiles_smaller_than_the_halo_are_joined(image):
+    agree("tangent_filter", image, chunks=5, samples=4, metric=partial(edge_metric, iota=0.02))
+
+
+def test_balls_as_large_as_the_image_need_the_whole_of_it():
+    small = np.random.default_rng(0).random((12, 40))
+    options = {"samples": 4, "metric": partial(edge_metric, iota=0.004)}  # balls of 16 pixels
+    whole = filters.tangent_filter(small, **options)
+    tiled = large.tangent_filter(da.from_array(small, chunks=6), **options)
+    assert tiled.numblocks[0] == 1
+    assert np.abs(tiled.compute() - whole).max() < 1e-6
+
+
+def test_the_maximum_is_that_of_the_whole_image(image):
+    """One tile's own maximum would give other balls: the two passes are needed."""
+    corner = image[:24, :24]
+    whole = filters.tangent_filter(image, 4)[:8, :8]
+    assert np.abs(filters.tangent_filter(corner, 4)[:8, :8] - whole).max() > 1e-3
+
+
+def test_a_metric_of_ones_own_says_how_far_it_looks(image):
+    def metric(x):
+        return Riemannian.isotropic(1.0 + 3.0 * x[:, :1])  # looks at its pixel alone
+
+    with pytest.raises(ValueError, match=r"`metric_reach` .*must say how many pixels away"):
+        large.tangent_filter(da.from_array(image), 4, metric)
+    whole = filters.tangent_filter(image, 4, metric)
+    tiled = large.tangent_filter(da.from_array(image, chunks=24), 4, metric, metric_reach=0)
+    assert np.abs(tiled.compute() - whole).max() < 1e-6
+
+
+def test_a_known_maximum_saves_a_pass(image, monkeypatch):
+    passes = []
+    original = large._maximum
+    monkeypatch.setattr(large, "_maximum", lambda *args: passes.append(1) or original(*args))
+    large.tangent_filter(da.from_array(image, chunks=24), 3)
+    large.tangent_filter(da.from_array(image, chunks=24), 3, partial(gradient_metric, largest=0.2))
+    assert len(passes) == 2 + 1
+
+
+def test_nothing_is_filtered_before_it_is_asked_for(image, monkeypatch):
+    monkeypatch.setattr(filters, "tangent_filter", lambda *args, **options: pytest.fail("computed already"))
+    large.tangent_filter(da.from_array(image, chunks=24), 3, stencil=stencils.onion(3))
+
+
+def test_an_empty_contrast_divides_by_one():
+    flat = da.full((30, 30), 0.5, chunks=10)
+    assert np.allclose(large.tangent_filter(flat, 3, structure_metric).compute(), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "error", "message"),
+    [
+        (np.zeros((4, 4)), {}, TypeError, "must be a dask array, got ndarray"),
+        (da.zeros((4, 4, 4, 4)), {}, ValueError, "2 or 3 spatial axes"),
+        (da.zeros((4, 4)), {"channel_axis": 5}, ValueError, "`channel_axis`"),
+        (da.zeros((4, 4)), {"metric": "colour"}, ValueError, "`metric`"),
+        (da.zeros((4, 4)), {"metric": Riemannian.isotropic(1.0)}, TypeError, "a name or a function"),
+        (da.zeros((4, 4)), {"stencil": "star"}, ValueError, "`stencil`"),
+    ],
+)
+def test_mistakes_are_named(image, options, error, message):
+    with dask.config.set(scheduler="synchronous"), pytest.raises(error, match=message):
+        large.tangent_filter(image, 3, **options)
+
+
+def test_the_margin_is_the_reach_of_the_balls(image, monkeypatch):
+    margins = []
+    original = large._tiled
+    monkeypatch.setattr(large, "_tiled", lambda *args: margins.append(args[2]) or original(*args))
+    tiles = da.from_array(image, chunks=24)
+    large.tangent_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))  # 1/√0.02 = 7.07 pixels
+    large.geodesic_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))
+    assert margins == [4, 4, 8, 4, 4, 8 + 1 + 1 + 4]

@@ -1,0 +1,127 @@
+"""Unit balls as curves and as pictures."""
+
+import matplotlib.patches
+import numpy as np
+import pytest
+import torch
+
+import metricconv as mc
+from layers import stir
+from metricconv.viz import canvas, plot_unit_balls, unit_balls
+from metricconv.viz.balls import COLOURS
+from pictures import near, pixels
+
+
+def field(metric, size=(20, 24)):
+    return metric.map(lambda t: t.expand(*t.shape[:3], *size).contiguous())
+
+
+def leaning():
+    return mc.Randers.from_zermelo(
+        mc.Riemannian.needle(torch.tensor([0.0, 1.0]).view(1, 1, 2, 1, 1), 4.0, 2.0),
+        torch.tensor([1.0, 0.5]).view(1, 1, 2, 1, 1),
+    )
+
+
+def test_outlines_of_tangent_balls_lie_on_the_unit_circle():
+    metric = leaning().to(torch.float64)
+    (ball,) = unit_balls(field(metric), [(9, 12)])
+    u = (ball.outline - torch.tensor(ball.pixel)).t()[None, None, :, :, None]
+    assert torch.allclose(metric.norm(u), torch.ones(()).double(), atol=1e-6)
+    assert torch.allclose(ball.centre, torch.tensor([10.0, 12.5]).double(), atol=1e-5)
+    assert torch.allclose(ball.outline.mean(0), ball.centre, atol=1e-5)
+
+
+def test_both_balls_of_a_constant_metric_are_the_same():
+    straight, bent = (unit_balls(field(leaning()), [(9, 12)], kind)[0] for kind in ("tangent", "geodesic"))
+    assert torch.allclose(straight.outline, bent.outline, atol=1e-4)
+
+
+def test_a_geodesic_ball_stops_where_the_metric_grows():
+    radius = torch.full((1, 1, 20, 24), 5.0)
+    radius[..., 14:] = 0.5
+    metric = mc.Riemannian.isotropic(radius)
+    straight, bent = (unit_balls(metric, [(10, 10)], kind)[0].outline for kind in ("tangent", "geodesic"))
+    assert straight[:, 1].max() == pytest.approx(15.0, abs=0.01)
+    assert 12.5 < bent[:, 1].max() < 14.5
+
+
+@pytest.mark.parametrize("kind", ["tangent", "geodesic"])
+def test_samples_of_a_support_are_drawn_where_it_looks(kind):
+    metric = mc.metrics.gradient_metric(torch.rand(1, 1, 20, 24), iota=0.1, alpha=4.0, eps_omega=0.5)
+    make = mc.TangentBall if kind == "tangent" else mc.GeodesicBall
+    support = make(metric, mc.stencils.onion(5))
+    (ball,) = unit_balls(support, [(7, 9)])
+    assert torch.allclose(ball.samples, torch.tensor([7.0, 9.0]) + support.offsets()[0, 0, :, :, 7, 9].double())
+
+
+def test_samples_of_a_metric_are_those_of_the_stencil():
+    metric = mc.metrics.gradient_metric(torch.rand(1, 1, 20, 24, dtype=torch.float64), alpha=3.0, scale=2.0)
+    stencil = mc.stencils.onion(3)
+    for kind, support in (("tangent", mc.TangentBall), ("geodesic", mc.GeodesicBall)):
+        options = {"steps": 24} if kind == "geodesic" else {}
+        (ball,) = unit_balls(metric, [(7, 9)], kind, stencil)
+        expected = support(metric, stencil, **options).offsets()[0, 0, :, :, 7, 9]
+        assert torch.allclose(ball.samples - torch.tensor([7.0, 9.0]), expected, atol=1e-6)
+
+
+def test_a_shifted_grid_has_a_ball_around_its_samples():
+    shift = torch.tensor([1.0, -0.5]).view(1, 1, 2, 1, 1)
+    (ball,) = unit_balls(mc.Shifted(shift, 5), [(10, 10)])
+    assert torch.allclose(ball.centre, torch.tensor([11.0, 9.5]).double(), atol=0.05)
+    assert ball.samples.shape == (25, 2)
+
+
+def test_geodesic_balls_need_a_metric():
+    with pytest.raises(ValueError, match="needs a field of metrics, which a Grid has not"):
+        unit_balls(mc.Grid(3), [(1, 1)], "geodesic")
+
+
+def test_points_outside_the_image_are_refused():
+    with pytest.raises(ValueError, match=r"inside the image of size \(20, 24\), got \(20.0, 3.0\)"):
+        unit_balls(field(leaning()), [(20, 3)])
+
+
+def test_balls_are_drawn_where_they_are():
+    image = np.full((20, 24), 0.5)
+    axes = plot_unit_balls(field(leaning()), image, [(9, 12)])
+    (patch,) = (p for p in axes.patches if isinstance(p, matplotlib.patches.Polygon))
+    low, high = patch.get_path().get_extents().get_points()
+    assert np.allclose(low, [12.5 - 4, 10 - 2], atol=0.05)
+    assert np.allclose(high, [12.5 + 4, 10 + 2], atol=0.05)
+    picture = pixels(axes.figure)
+    blue = np.argwhere(near(picture, COLOURS["tangent"]))
+    middle = axes.transData.transform([(12.5, 10)])[0]
+    assert np.allclose(blue.mean(0), [len(picture) - middle[1], middle[0]], atol=4)
+
+
+def test_the_field_of_a_strided_layer_is_stretched_to_its_image():
+    layer = mc.nn.MetricConv2d(1, 2, 3, stride=2, padding=1)
+    image = torch.rand(1, 1, 16, 16)
+    axes = plot_unit_balls(layer, image, [(8, 8)])
+    (patch,) = axes.patches
+    low, high = patch.get_path().get_extents().get_points()
+    assert np.allclose(high - low, 4.0, atol=0.05)  # a ball of radius 1 in the field, whose pixels are 2 wide
+    assert np.allclose((high + low) / 2, 8.0, atol=0.05)
+
+
+def test_both_kinds_are_drawn_in_their_colours():
+    image = np.zeros((20, 24))
+    axes = plot_unit_balls(field(leaning()), image, [(6, 6), (14, 16)], ["tangent", "geodesic"])
+    picture = pixels(axes.figure)
+    assert near(picture, COLOURS["geodesic"]).sum() > 50
+    assert len(axes.patches) == 4 and axes.get_legend() is not None
+
+
+def test_axes_are_drawn_on_and_returned():
+    axes = canvas.new_axes()[0, 0]
+    assert plot_unit_balls(field(leaning()), None, 2, axes=axes) is axes
+    assert len(axes.patches) == 4
+
+
+def test_recorded_supports_of_a_network_can_be_drawn():
+    net = stir(torch.nn.Sequential(mc.nn.MetricConv2d(3, 4, 3, padding=1), mc.nn.DeformableConv2d(4, 4, 3, padding=1)))
+    with mc.nn.record_supports(net) as seen:
+        net(torch.rand(1, 3, 12, 12))
+    for support in seen.values():
+        assert len(plot_unit_balls(support, torch.rand(3, 12, 12), 3).patches) == 9

@@ -1,0 +1,63 @@
+"""GradCAM, against captum's."""
+
+import pytest
+import torch
+from torch import nn
+
+import metricconv as mc
+from metricconv.viz import GradCAM, plot_gradcam
+from pictures import pixels
+
+
+def classifier():
+    body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), mc.nn.MetricConv2d(8, 8, 3, padding=1, stride=2))
+    return nn.Sequential(body, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)).eval()
+
+
+@pytest.mark.parametrize("layer", ["0", "0.0", "1"])
+def test_maps_are_those_of_captum(layer):
+    captum = pytest.importorskip("captum.attr")
+    net, images = classifier(), torch.randn(3, 3, 12, 12)
+    with GradCAM(net, layer) as cam:
+        ours = cam(images, [1, 4, 2])
+    theirs = captum.LayerGradCam(net, net.get_submodule(layer)).attribute(
+        images, torch.tensor([1, 4, 2]), relu_attributions=True
+    )
+    assert torch.allclose(ours, theirs[:, 0], atol=1e-6) and ours.max() > 0
+
+
+def test_without_a_target_it_is_the_highest_score():
+    net, images = classifier(), torch.randn(3, 3, 12, 12)
+    with GradCAM(net, "0") as cam:
+        assert torch.equal(cam(images), cam(images, net(images).argmax(1)))
+
+
+def test_no_hooks_are_left():
+    net = classifier()
+    with pytest.raises(ZeroDivisionError), GradCAM(net, "0") as cam:
+        cam(torch.randn(1, 3, 12, 12), 0)
+        raise ZeroDivisionError
+    assert not any(m._forward_hooks or m._backward_hooks for m in net.modules())
+    assert all(p.grad is None for p in net.parameters())
+    with pytest.raises(RuntimeError, match="inside a `with`"):
+        cam(torch.randn(1, 3, 12, 12), 0)
+
+
+def test_a_frozen_model_has_maps_too():
+    net = classifier().requires_grad_(False)
+    with GradCAM(net, "0") as cam, torch.no_grad():
+        assert cam(torch.randn(1, 3, 12, 12), 0).shape == (1, 6, 6)
+
+
+def test_an_unknown_layer_is_refused():
+    with pytest.raises(ValueError, match="`layer` \\(='body'\\) is not the name"):
+        GradCAM(classifier(), "body")
+
+
+def test_rows_are_images_and_columns_methods():
+    methods = {"one": (classifier(), "0"), "two": (classifier(), "0")}
+    axes = plot_gradcam(torch.rand(2, 3, 12, 12), methods, [0, 1], labels=["a", "b"])
+    assert axes.shape == (2, 3)
+    assert [a.get_title() for a in axes[0]] == ["image", "one", "two"]
+    assert [len(a.images) for a in axes[0]] == [1, 2, 2]
+    assert pixels(axes[0, 0].figure).std() > 0.05

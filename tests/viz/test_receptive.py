@@ -1,0 +1,94 @@
+"""Receptive fields by composing supports."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+import metricconv as mc
+from layers import stir
+from metricconv.viz import canvas, plot_receptive_field, receptive_field
+from pictures import near, pixels
+
+
+def test_two_boxes_compose_to_a_tent():
+    net = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1))
+    found = receptive_field(net, torch.randn(1, 2, 9, 9), (4, 4))
+    tent = torch.tensor([0, 0, 1, 2, 3, 2, 1, 0, 0]) / 9
+    assert torch.allclose(found, torch.outer(tent, tent), atol=1e-6)
+
+
+def test_an_adaptive_layer_looks_where_its_support_does():
+    layer = stir(mc.nn.MetricConv2d(1, 2, 3, padding=1, eps_omega=0.5), 0.5)
+    image = torch.randn(1, 1, 16, 16)
+    found = receptive_field(layer, image, (8, 7))
+    with mc.nn.record_supports(layer) as seen:
+        layer(image)
+    places = torch.tensor([8.0, 7.0]) + seen[""].offsets()[0, 0, :, :, 8, 7]
+    grid = torch.stack(torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij"), -1)
+    tents = (1 - (places.view(-1, 1, 1, 2) - grid).abs()).clamp_min(0).prod(-1)
+    assert torch.allclose(found, tents.mean(0), atol=1e-5)
+
+
+def test_a_converted_network_looks_where_the_original_does_at_first():
+    net = torchvision.models.resnet18().eval()
+    converted = mc.convert(net, select="layer[12].*")
+    image = torch.rand(1, 3, 48, 48)
+    a, b = (receptive_field(n, image, (3, 2), "layer2") for n in (net, converted))
+    assert torch.allclose(a, b, atol=1e-5) and a.sum() == pytest.approx(1)
+
+
+def test_residual_connections_keep_looking_at_the_centre():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 1, 3, padding=1)
+
+        def forward(self, x):
+            return torch.relu(self.conv(x) + x)
+
+    found = receptive_field(Block(), torch.randn(1, 1, 5, 5), (2, 2))
+    assert found[2, 2] == pytest.approx((1 + 1 / 9) / 2) and found[1, 1] == pytest.approx(1 / 18)
+
+
+def test_the_model_is_left_as_it_was():
+    net = nn.Sequential(mc.nn.MetricConv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MaxPool2d(2), nn.Conv2d(2, 1, 1))
+    net[1].eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    receptive_field(net, torch.randn(1, 1, 12, 12), (1, 1))
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert net.training and not net[1].training
+    assert all(p.requires_grad for p in net.parameters()) and not any(m._forward_hooks for m in net.modules())
+
+
+def test_what_is_drawn_covers_where_it_looks():
+    net = nn.Sequential(nn.Conv2d(1, 1, 9, padding=4), nn.Conv2d(1, 1, 9, padding=4))
+    axes = canvas.new_axes()[0, 0]
+    assert plot_receptive_field(net, torch.zeros(1, 1, 40, 40), (10, 30), axes=axes) is axes
+    picture = pixels(axes.figure)
+    line = np.argwhere(near(picture, canvas.VERMILLION, 0.15))
+    middle = axes.transData.transform([(30, 10)])[0]
+    assert np.allclose(line.mean(0), [len(picture) - middle[1], middle[0]], atol=6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "point", "message"),
+    [("nowhere", (0, 0), "not the name of a layer"), ("0", (9, 0), r"in the layer's output of size \(6, 6\)")],
+)
+def test_mistakes_are_named(layer, point, message):
+    with pytest.raises(ValueError, match=message):
+        receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3)), torch.zeros(1, 1, 8, 8), point, layer)
+
+
+def test_a_layer_of_unknown_support_is_refused():
+    class Gain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.gain.sum()
+
+    with pytest.raises(ValueError, match=r"has a Gain \(1\), whose support is not known"):
+        receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3), Gain()), torch.zeros(1, 1, 8, 8), (0, 0))

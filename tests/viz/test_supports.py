@@ -1,0 +1,40 @@
+"""Supports side by side."""
+
+import numpy as np
+import pytest
+import torch
+
+import metricconv as mc
+from metricconv.viz import canvas, example_supports, plot_supports
+
+
+@pytest.fixture
+def image():
+    step = np.zeros((32, 32))
+    step[:, 16:] = 1.0
+    return step
+
+
+def test_the_overview_has_six_panels_of_the_same_part(image):
+    panels = plot_supports(image, (16, 14))
+    assert [p.get_title() for p in panels] == list(example_supports(image))
+    assert len({(p.get_xlim(), p.get_ylim()) for p in panels}) == 1
+    low, high = panels[0].get_xlim()
+    for panel in panels:
+        drawn = np.concatenate([line.get_xydata() for line in panel.lines])
+        assert drawn[:, 0].min() > low and drawn[:, 0].max() < high
+
+
+def test_samples_are_drawn_where_the_support_looks(image):
+    (panel,) = plot_supports(image, (16, 14), {"dilated": mc.Grid(3, dilation=2)})
+    samples = panel.lines[0].get_xydata()
+    assert {tuple(s) for s in samples} == {(x, y) for x in (12, 14, 16) for y in (14, 16, 18)}
+
+
+def test_colour_images_have_supports_too():
+    assert len(example_supports(torch.rand(3, 16, 20))) == 6
+
+
+def test_axes_must_be_one_for_each_support(image):
+    with pytest.raises(ValueError, match="one for each of the 1 supports, got 2"):
+        plot_supports(image, (16, 14), {"grid": mc.Grid(3)}, axes=canvas.new_axes(1, 2)[0])
