@@ -57,7 +57,8 @@ class Support(ABC):
     @property
     def spatial(self) -> torch.Size:
         """The size of the output the support was made for (1 broadcasts)."""
-        return torch.broadcast_shapes((1,) * self.dim, *(t.shape[-self.dim :] for t in self.tensors().values()))
+        sizes = [t.shape[-self.dim :] for t in self.tensors().values()]
+        return torch.Size([max([1, *axis]) for axis in zip(*sizes, strict=True)] or (1,) * self.dim)
 
 
 def reference_kernel(

@@ -43,10 +43,12 @@ def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     try:
         for room, name, kernel in kernels:
             setattr(room, name, _Caught(kernel, launches))
+        launch._memory.clear()
         yield launches
     finally:
         for room, name, kernel in kernels:
             setattr(room, name, kernel)
+        launch._memory.clear()
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_kernel
-from .launch import on_device
+from .launcher import on_device
 from .library import refuse
 from .trace import trace_backward_kernel, trace_kernel
 

@@ -1,9 +1,9 @@
 """From tensors to kernel launches: sizes, strides, buffers. Nothing here waits for the device."""
 
-import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,13 @@ from .backward_data import backward_data_kernel
 from .backward_weight import backward_weight_kernel
 from .forward import Channels, forward_kernel
 from .geometry import Lattice, Shape, Strides
+from .launcher import Launch, on_device
 
 _NO_STRIDES = Strides(0, 0, 0, 0, 0, 0)
+
+# What is known about calls by their sizes, strides, types and options; forgotten when there are too many.
+_memory: dict[tuple[Any, ...], dict[Any, Any]] = {}
+_MOST = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,27 @@ class Call:
     padding: tuple[int, ...]
     groups: int
     padding_mode: str
+
+    @functools.cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What was found out about calls like this one, of the same sizes, strides, types and options."""
+        fields = [None if t is None else (t.shape, t.stride(), t.dtype) for t in self._fields()]
+        numbers = (self.kernel_size, self.spacing, self.dilation, self.stride, self.padding)
+        options = (self.kind, self.groups, self.padding_mode, _precision(self.x), deterministic())
+        image = (self.x.shape, self.x.dtype, self.x.device, self.weight.shape, self.table is None)
+        key = (*image, *fields, *map(tuple, numbers), *options)
+        if len(_memory) > _MOST:
+            _memory.clear()
+        return _memory.setdefault(key, {})
+
+    def once(self, name: Any, find: Callable[[], Any]) -> Any:
+        """Return what ``find`` found for the first call like this one."""
+        if name not in self.memory:
+            self.memory[name] = find()
+        return self.memory[name]
+
+    def _fields(self) -> tuple[Tensor | None, ...]:
+        return self.modulation, self.field, self.drift
 
     @property
     def grid(self) -> OutputGrid:
@@ -72,18 +98,23 @@ class Call:
     def huge(self) -> bool:
         """Return whether any tensor is so large that its indices need 64 bits."""
         out = self.x.shape[0] * self.weight.shape[0] * math.prod(self.grid.size)
-        fields = [t for t in (self.modulation, self.field, self.drift) if t is not None]
+        fields = [t for t in self._fields() if t is not None]
         sizes = [self.x.numel(), out, self.weight.numel(), *(t.numel() for t in fields), *map(_reach, fields)]
         return max(sizes) >= 2**31
 
-    def common(self, how: str) -> dict[str, Any]:
-        """Return the arguments that every kernel takes."""
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Return the tensors that every kernel takes."""
         return {
             "x": self.x.permute(0, 2, 3, 1).contiguous(),
             "modulation": self.modulation,
             "field": self.field,
             "drift": self.drift,
             "table": self.table,
+        }
+
+    def numbers(self, how: str) -> dict[str, Any]:
+        """Return the other arguments that every kernel takes."""
+        return {
             "shape": self.shape(),
             "channels": self.channels(),
             "lattice": self.lattice(),
@@ -102,10 +133,17 @@ class Call:
 
 def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     """Return y, (B, C_out, *out)."""
+    out = empty_output(call.x, call.weight.shape[0], call.once("size", lambda: call.grid.size), channels_last)
+    if out.numel():
+        name = ("forward", bias is None, channels_last)
+        launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
+        with on_device(call.x):
+            launch(**call.tensors(), weight=_by_tap(call.weight), bias=bias, out=out)
+    return out
+
+
+def _plan_forward(call: Call, out: Tensor, biased: bool) -> Launch:
     shape, channels = call.shape(), call.channels()
-    out = empty_output(call.x, channels.outs, call.grid.size, channels_last)
-    if out.numel() == 0:
-        return out
     how = tiles.contraction(channels)
     cut = tiles.forward(how, call.kind, shape, channels, call.x.element_size())
     if how == "each":
@@ -114,45 +152,52 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     else:
         blocks, steps = math.ceil(channels.outs_per_group / cut["BN"]), math.ceil(channels.span / cut["BK"])
         programs = call.groups * blocks
-    with on_device(call.x):
-        forward_kernel[(tiles.count(shape, cut["BM"], cut["TW"]) * programs,)](
-            **call.common(how),
-            weight=_by_tap(call.weight),
-            bias=bias,
-            out=out,
-            out_strides=_image_strides(out),
-            BIASED=bias is not None,
-            EVEN=channels.span % cut["BK"] == 0,
-            BLOCKS=blocks,
-            STEPS=steps,
-            **cut,
-        )
-    return out
+    return Launch(
+        forward_kernel,
+        [tiles.count(shape, cut["BM"], cut["TW"]) * programs],
+        **call.numbers(how),
+        out_strides=_image_strides(out),
+        BIASED=biased,
+        EVEN=channels.span % cut["BK"] == 0,
+        BLOCKS=blocks,
+        STEPS=steps,
+        **cut,
+    )
 
 
 def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
     needs_x, needs_weight, *needs_geometry = needs
+    window, fused = call.once("window", lambda: _window(call))
+    moves = any(needs_geometry)
+    with_weights = moves and needs_weight and fused
+    with_image = moves and not with_weights and needs_x and window != "patch"
+    x = weight = None
+    moved: tuple[Tensor | None, ...] = (None, None, None)
+    with on_device(call.x):
+        if needs_x and window == "patch":
+            x = _image_by_patches(call, grad)
+        elif needs_x:
+            sums = _Sums(call, grad, window)
+            found = _launch_backward_data(call, grad, window, sums, with_image)
+            x, moved = sums.total().to(call.x.dtype), found if with_image else moved
+        if moves and not with_weights and not with_image:
+            moved = _launch_backward_data(call, grad, "no", None, True)
+        if needs_weight:
+            weight, found = _launch_backward_weight(call, grad, with_weights)
+            moved = found if with_weights else moved
+    return [x, weight, *moved]
+
+
+def _window(call: Call) -> tuple[str, bool]:
+    """Return over what the image's gradient is summed, and whether the geometry's comes with that of the weights.
+
+    What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
+    """
     shape, how = call.shape(), tiles.contraction(call.channels())
     exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
     window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact)
-    geometry = _Geometry(call) if any(needs_geometry) else None
-    # What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
-    apart = geometry is not None and needs_weight and tiles.geometry_with_weights(how, call.channels())
-    apart = apart and not torch.are_deterministic_algorithms_enabled()
-    x = None
-    together = needs_x and window != "patch"
-    if together:
-        image = _Image(call, grad, window)
-        _launch_backward_data(call, grad, window, image, None if apart else geometry)
-        x = image.total().to(call.x.dtype)
-    elif needs_x:
-        x = _image_by_patches(call, grad)
-    if geometry is not None and not apart and not together:
-        _launch_backward_data(call, grad, "no", None, geometry)
-    weight = _launch_backward_weight(call, grad, geometry if apart else None) if needs_weight else None
-    moved = (None, None, None) if geometry is None else geometry.totals()
-    return [x, weight, *moved]
+    return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
 
 
 def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
@@ -164,14 +209,14 @@ def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
         some = slice(start, start + step)
         fields = {name: getattr(call, name) for name in ("x", "modulation", "field", "drift")}
         part = dataclasses.replace(call, **{name: t[some] for name, t in fields.items() if t is not None})
-        image = _Image(part, grad[some], "patch")
-        _launch_backward_data(part, grad[some], "patch", image, None)
-        _launch_backward_data(part, grad[some], "strays", image, None)
-        result[some] = image.total()
+        sums = _Sums(part, grad[some], "patch")
+        _launch_backward_data(part, grad[some], "patch", sums, False)
+        _launch_backward_data(part, grad[some], "strays", sums, False)
+        result[some] = sums.total()
     return result
 
 
-class _Image:
+class _Sums:
     """The image's gradient while it is summed: in its own dtype where nothing is added in memory, else in float32, or
     in 64-bit fixed point where the sum must not depend on the order."""
 
@@ -182,7 +227,7 @@ class _Image:
         self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
             self.how, self.sums = "no", call.x.new_empty(size)
-        elif torch.are_deterministic_algorithms_enabled():
+        elif deterministic():
             self.how, self.scale = "fixed", _fixed_point_scale(call, grad)
             self.sums = torch.zeros(size, dtype=torch.int64, device=call.x.device)
         else:
@@ -194,110 +239,128 @@ class _Image:
         return sums.permute(0, 3, 1, 2)
 
 
-class _Geometry:
-    """The gradients of field, drift and modulation while they are summed over blocks of channels."""
+class _Room:
+    """Where programs leave the gradients of modulation, field and drift.
 
-    def __init__(self, call: Call) -> None:
-        self.tensors = {"modulation": call.modulation, "field": call.field, "drift": call.drift}
-        self.buffers: dict[str, Tensor | None] = {}
-        self.deposit = ""
+    ``rivals`` programs find something for each number: they "add" it in place, or "store" it in parts of their own,
+    which are then summed in a fixed order.
+    """
 
-    def allocate(self, rivals: int) -> None:
-        """Make room for what ``rivals`` programs find for each number: added in place, or in fixed order apart."""
-        parts = rivals if torch.are_deterministic_algorithms_enabled() else 1
-        self.deposit = "store" if rivals == parts else "add"
-        new = torch.empty if rivals == parts else torch.zeros
-        self.buffers = {
-            name: None if t is None else new((parts, *t.shape), dtype=torch.float32, device=t.device)
-            for name, t in self.tensors.items()
-        }
+    names = ("modulation", "field", "drift")
 
-    def totals(self) -> tuple[Tensor | None, ...]:
-        """Return the gradients of modulation, field and drift."""
-        return tuple(_total(self.buffers[name]) for name in ("modulation", "field", "drift"))
+    def __init__(self, call: Call, rivals: int) -> None:
+        self.fields = {name: getattr(call, name) for name in self.names if rivals}
+        self.parts = rivals if deterministic() else min(rivals, 1)
+        self.how = "no" if rivals == 0 else "store" if rivals == self.parts else "add"
 
+    def numbers(self) -> dict[str, Any]:
+        """Return the kernels' arguments that say how to walk through it."""
+        alike = {n: None if t is None else torch.empty(t.shape, device="meta") for n, t in self.fields.items()}
+        return {f"grad_{name}_strides": _strides(alike.get(name)) for name in self.names} | {"MOVES": self.how}
 
-def _where(geometry: _Geometry | None) -> dict[str, Any]:
-    """Return the kernels' arguments that say where the geometry's gradients go."""
-    found: dict[str, Any] = {}
-    for name in ("modulation", "field", "drift"):
-        buffer = None if geometry is None else geometry.buffers[name]
-        found |= {f"grad_{name}": buffer, f"grad_{name}_strides": _strides(None if buffer is None else buffer[0])}
-    return found
+    def part_strides(self) -> tuple[int, ...]:
+        """Return how far apart the parts of field, drift and modulation lie, 0 where there is one."""
+        sizes = {name: 0 if t is None or self.parts <= 1 else t.numel() for name, t in self.fields.items()}
+        return tuple(sizes.get(name, 0) for name in ("field", "drift", "modulation"))
+
+    def make(self) -> dict[str, Tensor | None]:
+        """Return new tensors [parts, B, G, …] by the kernels' names."""
+        new = torch.empty if self.how == "store" else torch.zeros
+        made: dict[str, Tensor | None] = {f"grad_{name}": None for name in self.names}
+        for name, t in self.fields.items():
+            if t is not None:
+                made[f"grad_{name}"] = new((self.parts, *t.shape), dtype=torch.float32, device=t.device)
+        return made
 
 
 def _launch_backward_data(
-    call: Call, grad: Tensor, window: str, image: _Image | None, geometry: _Geometry | None
-) -> None:
+    call: Call, grad: Tensor, window: str, image: _Sums | None, moves: bool
+) -> tuple[Tensor | None, ...]:
+    """Add to the image's gradient; return those of modulation, field and drift, None where they are not asked for."""
+    scatter = "no" if image is None else image.how
+    launch, rivals = call.once(
+        ("data", window, scatter, moves), lambda: _plan_backward_data(call, grad, window, scatter, moves)
+    )
+    if image is not None and window == "patch":
+        image.strays = torch.empty(launch.grid, dtype=torch.int32, device=call.x.device)
+    moved = _Room(call, rivals).make()
+    launch(
+        **call.tensors(),
+        grad_out=grad,
+        weight=_by_tap(call.weight),
+        grad_x=None if image is None else image.sums,
+        strays=None if image is None else image.strays,
+        scale=None if image is None else image.scale,
+        **moved,
+    )
+    return tuple(map(_total, moved.values()))
+
+
+def _plan_backward_data(call: Call, grad: Tensor, window: str, scatter: str, moves: bool) -> tuple[Launch, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, geometry is not None)
+    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, moves)
     blocks = math.ceil(channels.span / cut["BK"])
-    if geometry is not None:
-        geometry.allocate(channels.spans_per_metric * blocks)
-    buffers = {} if geometry is None else geometry.buffers
-    batch = call.x.shape[0]
-    windows = math.ceil(batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
-    programs = windows * (channels.ins // channels.span) * blocks
-    if window == "patch" and image is not None:
-        image.strays = torch.empty(programs, dtype=torch.int32, device=call.x.device)
-    with on_device(call.x):
-        backward_data_kernel[(programs,)](
-            **call.common(how),
-            grad_out=grad,
-            weight=_by_tap(call.weight),
-            grad_x=None if image is None else image.sums,
-            **_where(geometry),
-            strays=None if image is None else image.strays,
-            scale=None if image is None else image.scale,
-            out_strides=_image_strides(grad),
-            part_strides=tuple(_part_stride(buffers.get(name)) for name in ("field", "drift", "modulation")),
-            EVEN=channels.span % cut["BK"] == 0,
-            SCATTER="no" if image is None else image.how,
-            MOVES="no" if geometry is None else geometry.deposit,
-            BLOCKS=blocks,
-            STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
-            **cut,
-        )
+    windows = math.ceil(shape.batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
+    rivals = channels.spans_per_metric * blocks if moves else 0
+    room = _Room(call, rivals)
+    launch = Launch(
+        backward_data_kernel,
+        [windows * (channels.ins // channels.span) * blocks],
+        **call.numbers(how),
+        **room.numbers(),
+        part_strides=room.part_strides(),
+        out_strides=_image_strides(grad),
+        EVEN=channels.span % cut["BK"] == 0,
+        SCATTER=scatter,
+        BLOCKS=blocks,
+        STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
+        **cut,
+    )
+    return launch, rivals
 
 
-def _launch_backward_weight(call: Call, grad: Tensor, geometry: _Geometry | None) -> Tensor:
-    """Return the gradient of the weights, (C_out, C/groups, k_h, k_w)."""
+def _launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the gradient of the weights, (C_out, C/groups, k_h, k_w); and those of modulation, field and drift."""
+    launch, parts, rivals = call.once(("weight", moves), lambda: _plan_backward_weight(call, grad, moves))
+    adds = launch.numbers["DEPOSIT"] == "add"
+    outs, ins_per_group, *kernel = call.weight.shape
+    new = torch.zeros if adds else torch.empty
+    sums = new((1 if adds else parts, outs, *kernel, ins_per_group), dtype=torch.float32, device=call.x.device)
+    moved = _Room(call, rivals).make()
+    launch(**call.tensors(), grad_out=grad, weight=_by_tap(call.weight), grad_weight=sums, **moved)
+    total = sums[0] if len(sums) == 1 else sums.sum(0)
+    return total.to(call.weight.dtype).permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
+
+
+def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch, int, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), geometry is not None)
+    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), moves)
     blocks = math.ceil(channels.span / cut["BK"])
     steps = 1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"])
     count = tiles.count(shape, cut["BM"], cut["TW"])
     programs = channels.ins // channels.span * blocks * steps * shape.samples
-    parts = tiles.parts(count, programs)
-    per_part = math.ceil(count / parts)
+    per_part = math.ceil(count / tiles.parts(count, programs))
     parts = math.ceil(count / per_part)
-    adds = parts > 1 and not torch.are_deterministic_algorithms_enabled()
-    size = (1 if adds else parts, channels.outs, *call.weight.shape[2:], channels.ins_per_group)
-    sums = (torch.zeros if adds else torch.empty)(size, dtype=torch.float32, device=call.x.device)
-    if geometry is not None:
-        geometry.allocate(programs)
-    with on_device(call.x):
-        backward_weight_kernel[(programs * parts,)](
-            **call.common(how),
-            grad_out=grad,
-            weight=_by_tap(call.weight),
-            grad_weight=sums,
-            **_where(geometry),
-            out_strides=_image_strides(grad),
-            tiles=count,
-            tiles_per_part=per_part,
-            part_stride=_part_stride(sums),
-            EVEN=channels.span % cut["BK"] == 0,
-            MOVES="no" if geometry is None else geometry.deposit,
-            DEPOSIT="add" if adds else "store",
-            BLOCKS=blocks,
-            STEPS=steps,
-            **cut,
-        )
-    total = sums[0] if sums.shape[0] == 1 else sums.sum(0)
-    return total.to(call.weight.dtype).permute(0, 3, 1, 2)
+    adds = parts > 1 and not deterministic()
+    rivals = programs if moves else 0
+    launch = Launch(
+        backward_weight_kernel,
+        [programs * parts],
+        **call.numbers(how),
+        **_Room(call, rivals).numbers(),
+        out_strides=_image_strides(grad),
+        tiles=count,
+        tiles_per_part=per_part,
+        part_stride=0 if adds or parts == 1 else call.weight.numel(),
+        EVEN=channels.span % cut["BK"] == 0,
+        DEPOSIT="add" if adds else "store",
+        BLOCKS=blocks,
+        STEPS=steps,
+        **cut,
+    )
+    return launch, parts, rivals
 
 
 def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last: bool) -> Tensor:
@@ -330,11 +393,6 @@ def _strides(field: Tensor | None) -> Strides:
     return Strides(b, g, n, rest[0] if len(rest) == 3 else 0, *rest[-2:])
 
 
-def _part_stride(parts: Tensor | None) -> int:
-    """Return how far apart the parts of a sum lie, 0 where all programs add to the same."""
-    return 0 if parts is None or parts.shape[0] == 1 else parts.stride(0)
-
-
 def _image_strides(image: Tensor) -> Strides:
     b, c, y, x = image.stride()
     return Strides(b, 0, c, 0, y, x)
@@ -344,6 +402,11 @@ def _total(parts: Tensor | None) -> Tensor | None:
     if parts is None:
         return None
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def deterministic() -> bool:
+    """Return whether sums must not depend on the order in which programs run."""
+    return torch.are_deterministic_algorithms_enabled()
 
 
 def _precision(x: Tensor) -> str:
@@ -363,8 +426,3 @@ def _fixed_point_scale(call: Call, grad: Tensor) -> Tensor:
     count = math.prod(call.weight.shape[2:]) * math.prod(call.grid.size)
     exponent = (61 - math.log2(count) - bound.clamp_min(2.0**-60).log2()).floor().clamp_max(126)
     return torch.exp2(exponent).float().view(1)
-
-
-def on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make the tensor's device the current one: a launch goes there."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

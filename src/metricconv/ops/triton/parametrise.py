@@ -13,7 +13,7 @@ from torch import Tensor
 from ...metrics import Cholesky, Metric, Parametrisation, Randers, Riemannian, Spectral6, Spectral7
 from ...metrics._frames import _SHORTEST_VECTOR
 from ...metrics.parametrise import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
-from .launch import on_device
+from .launcher import on_device
 
 _BLOCK = 256
 _MATRIX_NUMBERS = {"cholesky": 3, "spectral6": 4, "spectral7": 5}

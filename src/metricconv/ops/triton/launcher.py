@@ -1,0 +1,48 @@
+"""Launches at little cost to the host: all that does not change from call to call is found out once."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Launch:
+    """A kernel with all its arguments but the tensors.
+
+    Triton compiles it when it is first called, and whenever a tensor's type or alignment is new; then the compiled
+    kernel is called as it is, without what Triton does to find it, which takes longer than many a kernel runs.
+
+    Args:
+        kernel: of Triton.
+        grid: how many programs, along one to three axes.
+        numbers: the other arguments, and Triton's options.
+    """
+
+    def __init__(self, kernel: Any, grid: Sequence[int], **numbers: Any) -> None:
+        self.kernel, self.grid, self.numbers = kernel, tuple(grid), numbers
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, **tensors: Tensor | None) -> None:
+        """Launch with these tensors, all of the kernel's, on the current device."""
+        given = [None if t is None else (t.device.index, t.dtype, t.data_ptr() % 16) for t in tensors.values()]
+        key = (*tensors, *given)
+        if key in self.compiled:
+            call, arguments, places = self.compiled[key]
+            arguments = arguments.copy()
+            for place, tensor in zip(places, tensors.values(), strict=True):
+                arguments[place] = tensor
+            call(*arguments)
+            return
+        kernel = self.kernel[self.grid](**tensors, **self.numbers)
+        if kernel is not None:  # Triton's interpreter compiles nothing
+            names = list(inspect.signature(self.kernel.fn).parameters)
+            arguments = [self.numbers.get(name) for name in names]
+            full = (*self.grid, 1, 1)[:3]
+            self.compiled[key] = kernel[full], arguments, [names.index(name) for name in tensors]
+
+
+def on_device(x: Tensor) -> torch.cuda.device:
+    """Make the tensor's device the current one: a launch goes there."""
+    return torch.cuda.device(x.device if x.is_cuda else -1)
