@@ -34,8 +34,11 @@ class Metric(ABC):
         if dim < 1 or any(len(shape) != dim + 3 for shape in shapes.values()):
             raise ValueError(f"a metric's tensors must be (B, G, n, *spatial) with as many axes each, got {shapes}")
         dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors.values()), torch.float32)
+        first, *others = fields = [shape[:2] + shape[3:] for shape in shapes.values()]
+        if all(field == first for field in others) and all(t.dtype == dtype for t in tensors.values()):
+            return  # nothing to widen or to spread
         try:
-            batch, groups, *spatial = torch.broadcast_shapes(*(shape[:2] + shape[3:] for shape in shapes.values()))
+            batch, groups, *spatial = torch.broadcast_shapes(*fields)
         except RuntimeError:
             raise ValueError(f"a metric's tensors must agree in batch, groups and spatial size, got {shapes}") from None
         for name, value in tensors.items():

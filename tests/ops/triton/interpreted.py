@@ -139,12 +139,12 @@ def test_double_backward_is_refused_in_words() -> None:
 def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
     calls: list[tuple] = []
-    forward = library.support_conv
+    forward, operator = library.support_conv, torch.ops.metricconv.support_conv.default
     monkeypatch.setattr(library, "support_conv", lambda *args: calls.append(args) or forward(*args))
     run(tensors, backend="triton")
     args = [a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[0]]
     args[5] = args[5].detach()  # the stencil is not learnt
-    torch.library.opcheck(forward, args)
+    torch.library.opcheck(operator, args)
     backward = torch.ops.metricconv.support_conv_backward.default
     fixed = [a.detach() if isinstance(a, torch.Tensor) else a for a in args[:-2]]
     torch.library.opcheck(backward, (*fixed, torch.randn(2, 2, 3, 4), [True] * 5))

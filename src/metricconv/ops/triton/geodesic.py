@@ -18,6 +18,7 @@ from ...supports.geodesic import Rays
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_kernel
 from .launcher import on_device
 from .library import refuse
+from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
 
 _BLOCK = 128
@@ -106,8 +107,7 @@ def _mode(circular: bool) -> dict[str, Any]:
     return {"MODE": "circular" if circular else "border"}
 
 
-@torch.library.custom_op("metricconv::smooth", mutates_args=())
-def smooth(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
+def _smooth(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
     """Average planes (F, n, H, W) over 3 × 3 pixels with binomial weights, or the adjoint of that."""
     numbers = numbers.contiguous()
     fields, count, height, width = numbers.shape
@@ -120,23 +120,21 @@ def smooth(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
     return out
 
 
-@torch.library.custom_op("metricconv::derive", mutates_args=())
-def derive(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
+def _derive(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
     """Return the field that rays look up, (F, 3, *nodes, 4), from M and ω, (F, 5 or 3, H, W)."""
     numbers = numbers.contiguous()
     field = numbers.new_empty(_field_size(numbers, circular))
-    _derive(derive_kernel, numbers, field, spacing, circular)
+    _launch_derive(derive_kernel, numbers, field, spacing, circular)
     return field
 
 
-@torch.library.custom_op("metricconv::derive_adjoint", mutates_args=())
-def _derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
+def _compute_derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
     numbers = grad.new_zeros((grad.shape[0], count, *_pixels(grad, circular)))
-    _derive(derive_adjoint_kernel, numbers, grad.contiguous(), spacing, circular)
+    _launch_derive(derive_adjoint_kernel, numbers, grad.contiguous(), spacing, circular)
     return numbers
 
 
-def _derive(kernel: Any, numbers: Tensor, field: Tensor, spacing: Sequence[float], circular: bool) -> None:
+def _launch_derive(kernel: Any, numbers: Tensor, field: Tensor, spacing: Sequence[float], circular: bool) -> None:
     fields, count, height, width = numbers.shape
     if field.numel():
         with on_device(numbers):
@@ -165,8 +163,7 @@ def _pixels(field: Tensor, circular: bool) -> tuple[int, int]:
     return field.shape[2] - margin, field.shape[3] - margin
 
 
-@torch.library.custom_op("metricconv::trace", mutates_args=())
-def trace(
+def _trace(
     field: Tensor,
     vectors: Tensor,
     first: Tensor,
@@ -191,8 +188,7 @@ def trace(
     return out
 
 
-@torch.library.custom_op("metricconv::trace_backward", mutates_args=())
-def _trace_backward(
+def _compute_trace_backward(
     grad: Tensor,
     field: Tensor,
     vectors: Tensor,
@@ -246,28 +242,35 @@ def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, An
     }
 
 
-@smooth.register_fake
+_smooth_operator = torch.library.custom_op("metricconv::smooth", _smooth, mutates_args=())
+_derive_operator = torch.library.custom_op("metricconv::derive", _derive, mutates_args=())
+_adjoint_operator = torch.library.custom_op("metricconv::derive_adjoint", _compute_derive_adjoint, mutates_args=())
+_trace_operator = torch.library.custom_op("metricconv::trace", _trace, mutates_args=())
+_backward_operator = torch.library.custom_op("metricconv::trace_backward", _compute_trace_backward, mutates_args=())
+
+
+@_smooth_operator.register_fake
 def _(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
     return torch.empty_like(numbers, memory_format=torch.contiguous_format)
 
 
-@derive.register_fake
+@_derive_operator.register_fake
 def _(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
     return numbers.new_empty(_field_size(numbers, circular))
 
 
-@_derive_adjoint.register_fake
+@_adjoint_operator.register_fake
 def _(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
     return grad.new_empty((grad.shape[0], count, *_pixels(grad, circular)))
 
 
-@trace.register_fake
+@_trace_operator.register_fake
 def _(field: Tensor, *rest: Any) -> Tensor:
     fields, (height, width) = len(field), _pixels(field, rest[-1])
     return field.new_empty((fields, rest[4], 2, height, width))
 
 
-@_trace_backward.register_fake
+@_backward_operator.register_fake
 def _(grad: Tensor, field: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(field)
 
@@ -294,8 +297,14 @@ def _back_through_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 9
 
 
-smooth.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
-derive.register_autograd(_back_through_derive, setup_context=_keep_numbers)
-trace.register_autograd(_back_through_trace, setup_context=_keep_field)
-_trace_backward.register_autograd(refuse, setup_context=_keep_field)
-_derive_adjoint.register_autograd(refuse, setup_context=_keep_numbers)
+_smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
+_derive_operator.register_autograd(_back_through_derive, setup_context=_keep_numbers)
+_trace_operator.register_autograd(_back_through_trace, setup_context=_keep_field)
+_adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
+_backward_operator.register_autograd(refuse, setup_context=_keep_field)
+
+smooth = shortcut(_smooth_operator, _smooth, _keep_numbers, _back_through_smooth)
+derive = shortcut(_derive_operator, _derive, _keep_numbers, _back_through_derive)
+trace = shortcut(_trace_operator, _trace, _keep_field, _back_through_trace)
+_derive_adjoint = first_derivative(_adjoint_operator, _compute_derive_adjoint)
+_trace_backward = first_derivative(_backward_operator, _compute_trace_backward)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from . import launch
+from .shortcut import first_derivative, shortcut
 
 _ARGUMENTS = (
     "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor? drift, Tensor? table, str kind, "
@@ -21,8 +22,8 @@ _LIBRARY.define(
     tags=[torch.Tag.pt2_compliant_tag],
 )
 
-support_conv = torch.ops.metricconv.support_conv.default
-_backward = torch.ops.metricconv.support_conv_backward.default
+_operator = torch.ops.metricconv.support_conv.default
+_backward_operator = torch.ops.metricconv.support_conv_backward.default
 
 
 def _forward(*args: Any) -> Tensor:
@@ -93,3 +94,5 @@ torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBR
 torch.library.register_fake("metricconv::support_conv_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv", _differentiate, setup_context=_keep, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv_backward", refuse, lib=_LIBRARY)
+support_conv = shortcut(_operator, _forward, _keep, _differentiate)
+_backward = first_derivative(_backward_operator, _backward_impl)

@@ -3,6 +3,7 @@
 In plain PyTorch this is a long chain of small launches; the formulas are those of ``metrics/parametrise.py``.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor
 from ...metrics import Cholesky, Metric, Parametrisation, Randers, Riemannian, Spectral6, Spectral7
 from ...metrics._frames import _SHORTEST_VECTOR
 from ...metrics.parametrise import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
-from .launcher import on_device
+from .launcher import Launch, on_device
+from .library import refuse
+from .shortcut import first_derivative, shortcut
 
 _BLOCK = 256
 _MATRIX_NUMBERS = {"cholesky": 3, "spectral6": 4, "spectral7": 5}
@@ -224,22 +227,52 @@ def backward_kernel(
             tl.store(to + 4 * pixels, in_s * g_scale * (high - low) * unit_s * (1 - unit_s), live)
 
 
-@torch.library.custom_op("metricconv::parametrise", mutates_args=())
-def _forward(
+def _compute(
     raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool
 ) -> tuple[Tensor, Tensor]:
-    batch, groups, _, height, width = raw.shape
     M, omega = _empty_outputs(raw, drifts)
     if raw.numel():
+        launch = _launch(forward_kernel, raw.shape, raw.stride(), kind, low, high, asymmetry, drifts)
         with on_device(raw):
-            forward_kernel[(batch * groups, triton.cdiv(height * width, _BLOCK))](
-                raw, M, omega, groups, height * width, width, *raw.stride(), low, high, asymmetry,
-                KIND=kind, FIRST=_MATRIX_NUMBERS[kind], DRIFT=drifts, BLOCK=_BLOCK,
-            )  # fmt: skip
+            launch(raw=raw, M=M, omega=omega)
     return M, omega
 
 
-@_forward.register_fake
+@functools.lru_cache(maxsize=4096)
+def _launch(
+    kernel: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    kind: str,
+    low: float,
+    high: float,
+    asymmetry: float,
+    drifts: bool,
+    **more: Any,
+) -> Launch:
+    batch, groups, _, height, width = shape
+    return Launch(
+        kernel,
+        (batch * groups, triton.cdiv(height * width, _BLOCK)),
+        groups=groups,
+        pixels=height * width,
+        width=width,
+        **dict(zip(("r_b", "r_g", "r_n", "r_y", "r_x"), strides, strict=True)),
+        low=low,
+        high=high,
+        asymmetry=asymmetry,
+        KIND=kind,
+        FIRST=_MATRIX_NUMBERS[kind],
+        DRIFT=drifts,
+        BLOCK=_BLOCK,
+        **more,
+    )
+
+
+_forward_operator = torch.library.custom_op("metricconv::parametrise", _compute, mutates_args=())
+
+
+@_forward_operator.register_fake
 def _(raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool) -> Any:
     return _empty_outputs(raw, drifts)
 
@@ -250,8 +283,7 @@ def _empty_outputs(raw: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
     return M, torch.empty(batch, groups, 2 * drifts, height, width, dtype=torch.float32, device=raw.device)
 
 
-@torch.library.custom_op("metricconv::parametrise_backward", mutates_args=())
-def _backward(
+def _compute_backward(
     raw: Tensor,
     grad_M: Tensor,
     grad_omega: Tensor,
@@ -262,19 +294,19 @@ def _backward(
     detached: bool,
     drifts: bool,
 ) -> Tensor:
-    batch, groups, numbers, height, width = raw.shape
     grad = torch.empty(raw.shape, dtype=torch.float32, device=raw.device)
     if raw.numel():
+        sizes = (raw.shape, raw.stride(), kind, low, high, asymmetry, drifts)
+        launch = _launch(backward_kernel, *sizes, NUMBERS=raw.shape[2], DETACHED=detached)
         with on_device(raw):
-            backward_kernel[(batch * groups, triton.cdiv(height * width, _BLOCK))](
-                raw, grad_M.contiguous(), grad_omega.contiguous(), grad, groups, height * width, width, *raw.stride(),
-                low, high, asymmetry,
-                KIND=kind, FIRST=_MATRIX_NUMBERS[kind], NUMBERS=numbers, DRIFT=drifts, DETACHED=detached, BLOCK=_BLOCK,
-            )  # fmt: skip
+            launch(raw=raw, grad_M=grad_M.contiguous(), grad_omega=grad_omega.contiguous(), grad=grad)
     return grad.to(raw.dtype)
 
 
-@_backward.register_fake
+_backward_operator = torch.library.custom_op("metricconv::parametrise_backward", _compute_backward, mutates_args=())
+
+
+@_backward_operator.register_fake
 def _(raw: Tensor, *_: Any) -> Tensor:
     return torch.empty(raw.shape, dtype=raw.dtype, device=raw.device)
 
@@ -288,4 +320,7 @@ def _differentiate(ctx: Any, grad_M: Tensor, grad_omega: Tensor) -> tuple[Any, .
     return _backward(ctx.saved_tensors[0], grad_M, grad_omega, *ctx.numbers), *[None] * 6
 
 
-_forward.register_autograd(_differentiate, setup_context=_keep)
+_forward_operator.register_autograd(_differentiate, setup_context=_keep)
+_backward_operator.register_autograd(refuse)
+_forward = shortcut(_forward_operator, _compute, _keep, _differentiate)
+_backward = first_derivative(_backward_operator, _compute_backward)
