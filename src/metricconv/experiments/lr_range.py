@@ -1,0 +1,142 @@
+"""The learning-rate range test (Smith, 2017): train while the rate grows, and see where the loss falls fastest.
+
+Lightning's own ``Tuner.lr_find`` has a fixed smoothing that lags half its sweep behind, suggests by the slope in the
+rate instead of its logarithm, and writes the whole model to disk; here all three are what such a test needs.
+"""
+
+import copy
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+
+from .._files import write_table, writing
+from .training import fit, make_trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeTest:
+    """The loss at each rate of a logarithmic grid; a sweep ends early where the loss explodes.
+
+    >>> rates = [10.0**n for n in range(-6, 4)]
+    >>> RangeTest(rates, [1.0, 1.0, 1.0, 1.0, 0.9, 0.3, 0.2, 0.2, 0.2, 0.2]).suggestion
+    0.1
+    """
+
+    rates: list[float]
+    losses: list[float]
+
+    @property
+    def smoothed(self) -> list[float]:
+        """The loss averaged with its neighbours, a twelfth of the sweep on either side, the nearer the more."""
+        half = max(len(self.losses) // 12, 1)
+        weights = half + 1 - np.abs(np.arange(-half, half + 1))
+        return np.convolve(np.pad(self.losses, half, "edge"), weights / weights.sum(), "valid").tolist()
+
+    @property
+    def suggestion(self) -> float:
+        """The rate where the smoothed loss falls fastest by the logarithm of the rate, before its minimum."""
+        if len(self.losses) < 3:
+            raise ValueError(f"`losses` (={self.losses}) are too few: start the range test at a smaller rate")
+        smoothed = np.array(self.smoothed)
+        slope = np.gradient(smoothed, np.log(self.rates))
+        last = max(int(smoothed.argmin()), 1)
+        return self.rates[int(slope[: last + 1].argmin())]
+
+    def write(self, folder: Path, title: str = "") -> None:
+        """Write ``lr_range.csv`` and ``lr_range.png``."""
+        rows = zip(self.rates, self.losses, self.smoothed, strict=True)
+        columns = ("rate", "loss", "smoothed")
+        write_table(folder / "lr_range.csv", [dict(zip(columns, row, strict=True)) for row in rows])
+        with writing(folder / "lr_range.png") as path:
+            self.plot(title).savefig(path)
+
+    def plot(self, title: str = "") -> Any:
+        """Return a matplotlib figure of the loss by the rate, with the suggestion marked."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 3.6), dpi=150, layout="constrained")
+        axes = figure.subplots()
+        axes.plot(self.rates, self.losses, ".", color="#999999", label="loss")
+        axes.plot(self.rates, self.smoothed, color="#0072B2", label="smoothed")
+        axes.axvline(self.suggestion, color="#D55E00", linestyle="--", label=f"suggested: {self.suggestion:.2g}")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="training loss", title=title)
+        lowest, first = min(self.losses), self.losses[0]
+        axes.set_ylim(lowest - 0.1 * (first - lowest), first + 0.6 * (first - lowest) + 1e-12)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+        return figure
+
+
+def range_test(
+    module: lightning.LightningModule,
+    data: Any,
+    low: float,
+    high: float,
+    steps: int = 100,
+    *,
+    folder: Path,
+    seed: int = 0,
+    explosion: float = 4.0,
+    **options: Any,
+) -> RangeTest:
+    """Train a copy of the module for so many steps while every learning rate grows from ``low`` to ``high``.
+
+    Args:
+        module: left as it is; one optimiser, whose groups keep the ratios of their rates.
+        data: a loader of training batches, gone through as often as the steps need.
+        low, high, steps: of the logarithmic grid.
+        folder: for Lightning's own files.
+        seed: of the batches' order.
+        explosion: stop once the loss is so many times its least.
+        **options: of ``make_trainer``: accelerator, precision …
+    """
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"`low` (={low}) and `high` (={high}) must be positive, finite and in this order")
+    if steps < 3:
+        raise ValueError(f"`steps` (={steps}) must be at least 3")
+    sweep = _Sweep(np.geomspace(low, high, steps).tolist(), explosion)
+    trainer = make_trainer(
+        folder,
+        epochs=-1,
+        seed=seed,
+        checkpoint_every=None,
+        callbacks=[sweep],
+        max_steps=steps,
+        logger=False,
+        limit_val_batches=0,
+        **options,
+    )
+    fit(trainer, copy.deepcopy(module), data)
+    return RangeTest(sweep.rates[: len(sweep.losses)], sweep.losses)
+
+
+class _Sweep(Callback):
+    """Sets the rate before every batch, and keeps the loss after it."""
+
+    def __init__(self, rates: list[float], explosion: float) -> None:
+        self.rates, self.explosion = rates, explosion
+        self.losses: list[float] = []
+        self.ratios: list[float] = []
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        groups = trainer.optimizers[0].param_groups
+        largest = max(group["lr"] for group in groups)
+        self.ratios = [group["lr"] / largest for group in groups]
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        for group, ratio in zip(trainer.optimizers[0].param_groups, self.ratios, strict=True):
+            group["lr"] = self.rates[len(self.losses)] * ratio
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, *_: Any
+    ) -> None:
+        loss = float(outputs["loss"])
+        if not math.isfinite(loss) or (self.losses and loss > self.explosion * min(self.losses)):
+            trainer.should_stop = True
+        else:
+            self.losses.append(loss)

@@ -1,0 +1,140 @@
+"""Tables of results: one long CSV an experiment, rows that are never computed twice, Markdown with the paper's numbers.
+
+A row has a key (what was run: method, k, σ, seed …), values (what came out) and its provenance (how long it took, on
+what, with which versions, when). A command that is run again, or that was cut short, adds only the rows that lack.
+"""
+
+import datetime
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from .._files import read_table, versions, write_table, writing
+
+PROVENANCE = ("seconds", "hardware", "metricconv", "torch", "python", "date")
+
+
+class Results:
+    """The rows of one experiment, in a CSV that is whole after each of them.
+
+    Args:
+        path: of the CSV; made with the first row.
+        key: the columns that tell rows apart.
+        values: the columns that hold what was measured.
+    """
+
+    def __init__(self, path: Path, key: Sequence[str], values: Sequence[str]) -> None:
+        self.path, self.key = path, tuple(key)
+        self.columns = (*key, *values, *PROVENANCE)
+        self.rows = read_table(path)
+        if self.rows and not set(self.key) <= set(self.rows[0]):
+            raise ValueError(f"{path} lacks the columns {sorted(set(self.key) - set(self.rows[0]))}: not such a table")
+
+    def __contains__(self, setting: Mapping[str, object]) -> bool:
+        """Say whether the table has a row with the key of this setting."""
+        wanted = self._key(setting)
+        return any(self._key(row) == wanted for row in self.rows)
+
+    def pending(
+        self, settings: Iterable[Mapping[str, object]], max_minutes: float | None = None
+    ) -> Iterator[dict[str, object]]:
+        """Yield the settings that the table lacks, saying on stderr where we are, until the minutes are spent.
+
+        The budget is looked at between rows: no row is cut short.
+        """
+        start = time.monotonic()
+        lacking = [dict(setting) for setting in settings if setting not in self]
+        for n, setting in enumerate(lacking, 1):
+            spent = (time.monotonic() - start) / 60
+            if max_minutes is not None and spent >= max_minutes:
+                _say(
+                    f"stopped after {spent:.1f} min: {len(lacking) - n + 1} rows to go, run the command again for them"
+                )
+                return
+            label = " ".join(f"{name}={setting[name]}" for name in self.key if setting.get(name, "") != "")
+            _say(f"[{n}/{len(lacking)}, {spent:.1f} min] {label}")
+            yield setting
+
+    def add(self, setting: Mapping[str, object], values: Mapping[str, object], seconds: float) -> None:
+        """Add a row, and write the table anew."""
+        stamp = {"seconds": f"{seconds:.2f}", "hardware": hardware(), **versions(), "date": today()}
+        row = {name: text(value) for name, value in {**setting, **values, **stamp}.items()}
+        unknown = set(row) - set(self.columns)
+        if unknown:
+            raise ValueError(f"{sorted(unknown)} are not columns of {self.path}: {', '.join(self.columns)}")
+        self.rows.append({name: row.get(name, "") for name in self.columns})
+        write_table(self.path, self.rows, self.columns)
+
+    def row(self, **setting: object) -> dict[str, str] | None:
+        """Return the first row with these values, or None."""
+        wanted = {name: text(value) for name, value in setting.items()}
+        return next((row for row in self.rows if all(row[name] == value for name, value in wanted.items())), None)
+
+    def _key(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple(text(row.get(name, "")) for name in self.key)
+
+
+def text(value: object) -> str:
+    """Return a value as the CSV holds it: numbers so that they read back the same."""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return "" if value is None else str(value)
+
+
+def hardware() -> str:
+    """Return the name of the GPU, or of the CPU's kind and how many threads torch uses."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
+
+
+def today() -> str:
+    """Return the date, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, its first column to the left and the others to the right.
+
+    >>> print(markdown_table(["k", "MSE"], [["5", "1.6e-3"]]), end="")
+    | k | MSE |
+    |:--|--:|
+    | 5 | 1.6e-3 |
+    """
+    lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| :-- |", "|:--|").replace(" --: |", "--:|")
+
+
+def write_markdown(path: Path, *parts: str) -> None:
+    """Write paragraphs and tables, a blank line between any two."""
+    with writing(path) as temporary:
+        temporary.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
+
+
+def scientific(value: float | str | None, digits: int = 2) -> str:
+    """Return a small number as the paper prints it; nothing for nothing.
+
+    >>> scientific(0.0016), scientific("")
+    ('1.60e-3', '')
+    """
+    if value is None or value == "":
+        return ""
+    mantissa, _, exponent = f"{float(value):.{digits}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def beside(ours: str, paper: str) -> str:
+    """Return our number with the paper's behind it, in brackets.
+
+    >>> beside("1.60e-3", "1.59e-3"), beside("1.60e-3", "")
+    ('1.60e-3 (1.59e-3)', '1.60e-3')
+    """
+    return f"{ours} ({paper})" if ours and paper else ours
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,153 @@
+"""Training on Lightning, as all experiments do it: seeded, logged as CSV, and the same again after a kill.
+
+Every epoch starts from a seed of its own, made of the run's seed and the epoch's number. A run that is resumed from
+its last whole epoch therefore draws the same numbers, and ends bit for bit where an unbroken one does, on hardware and
+kernels that repeat themselves (``deterministic=True`` asks torch for those).
+"""
+
+import contextlib
+import logging
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+from .._files import read_table
+
+CHECKPOINT = "last.ckpt"
+# What Lightning says of settings that are meant: no workers for data in memory, a batch that is the whole epoch, a
+# folder with the checkpoint to go on from.
+_MEANT = (
+    ".*does not have many workers.*",
+    ".*number of training batches.*is smaller than the logging interval.*",
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*treespec, LeafSpec.*",
+    ".*GPU available but not used.*",
+)
+
+
+class SeededEpochs(Callback):
+    """Seeds Python, NumPy and torch at the start of every epoch, with the run's seed and the epoch's number.
+
+    The loader's order and its workers' seeds are drawn after that. Workers that outlive an epoch
+    (``persistent_workers``) do not start anew and would break the promise.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Seed."""
+        seed_all(self.seed, trainer.current_epoch + 1, trainer.global_rank)
+
+
+def seed_all(*parts: int) -> None:
+    """Seed Python, NumPy and torch with a mixture of some numbers."""
+    mixed = int(np.random.SeedSequence(parts).generate_state(1)[0])
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.manual_seed(mixed)
+
+
+def make_trainer(
+    folder: Path,
+    *,
+    epochs: int,
+    seed: int,
+    checkpoint_every: int | None = 1,
+    accelerator: str = "auto",
+    devices: int | str = 1,
+    strategy: str = "auto",
+    precision: Any = "32-true",
+    deterministic: bool = False,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> lightning.Trainer:
+    """Return a trainer that writes its logs and its checkpoint to ``folder``.
+
+    Args:
+        folder: ``last.ckpt`` and ``logs/`` are made there.
+        epochs: in all, those before a resumption included.
+        seed: of the run; see ``SeededEpochs``. The model's initial weights are the caller's affair: ``seed_all`` first.
+        checkpoint_every: epochs between checkpoints; None for none.
+        accelerator, devices, strategy, precision: Lightning's: "cpu" or "gpu", how many, "ddp", "bf16-mixed" …
+        deterministic: make torch use algorithms that repeat themselves.
+        progress: show a progress bar; by default where stderr is a terminal.
+        callbacks: more of Lightning's callbacks.
+        **options: more of ``lightning.Trainer``'s.
+    """
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # not what hardware there is, at every run
+    chosen: list[Callback] = [SeededEpochs(seed), *callbacks]
+    if checkpoint_every is not None:
+        chosen.append(
+            ModelCheckpoint(
+                folder,
+                save_last=True,
+                save_top_k=0,
+                every_n_epochs=checkpoint_every,
+                save_on_train_epoch_end=True,
+                enable_version_counter=False,
+            )
+        )
+    defaults: dict[str, Any] = {
+        "logger": CSVLogger(str(folder), name="logs"),
+        "log_every_n_steps": 1,
+        "num_sanity_val_steps": 0,
+    }
+    with _without_the_meant_warnings():
+        return lightning.Trainer(
+            default_root_dir=folder,
+            max_epochs=epochs,
+            accelerator=accelerator,
+            devices=devices,
+            strategy=strategy,
+            precision=precision,
+            deterministic=deterministic,
+            enable_progress_bar=sys.stderr.isatty() if progress is None else progress,
+            enable_model_summary=False,
+            enable_checkpointing=checkpoint_every is not None,
+            callbacks=chosen,
+            **(defaults | options),
+        )
+
+
+def fit(trainer: lightning.Trainer, module: lightning.LightningModule, train: Any, val: Any = None) -> None:
+    """Train from the beginning, or from the checkpoint in the trainer's folder if there is one."""
+    checkpoint = Path(trainer.default_root_dir) / CHECKPOINT
+    with _without_the_meant_warnings():
+        trainer.fit(module, train, val, ckpt_path=str(checkpoint) if checkpoint.exists() else None)
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """Return what was logged each epoch, in order; of an epoch that was run twice, the last run.
+
+    Lightning begins a new log at every resumption: they are joined here.
+    """
+    epochs: dict[int, dict[str, float]] = {}
+    logs = sorted((folder / "logs").glob("version_*/metrics.csv"), key=lambda path: int(path.parent.name[8:]))
+    for log in logs:
+        seen: set[int] = set()
+        for row in read_table(log):
+            epoch = int(row["epoch"])
+            if epoch not in seen:
+                epochs[epoch] = {"epoch": float(epoch)}
+                seen.add(epoch)
+            epochs[epoch] |= {name: float(value) for name, value in row.items() if value and name != "epoch"}
+    return [epochs[epoch] for epoch in sorted(epochs)]
+
+
+@contextlib.contextmanager
+def _without_the_meant_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for message in _MEANT:
+            warnings.filterwarnings("ignore", message)
+        yield

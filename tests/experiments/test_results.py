@@ -1,0 +1,60 @@
+"""Tables of results: rows that are never computed twice, and Markdown that reads as such."""
+
+import pytest
+
+from metricconv.experiments import results
+from metricconv.experiments.errors import in_one_line
+from metricconv.experiments.results import Results
+
+SETTINGS = [{"k": k, "sigma": sigma} for k in (5, 11) for sigma in (0.1, 0.3)]
+
+
+def test_a_repeated_command_adds_only_the_rows_that_lack(tmp_path, capsys):
+    path = tmp_path / "here/table.csv"
+    table = Results(path, ["k", "sigma"], ["mse"])
+    for setting in list(table.pending(SETTINGS))[:3]:
+        table.add(setting, {"mse": 1 / 3}, seconds=1.5)
+    again = Results(path, ["k", "sigma"], ["mse"])
+    assert [dict(s) for s in again.pending(SETTINGS)] == [SETTINGS[3]]
+    again.add(SETTINGS[3], {"mse": 0.5}, seconds=1)
+    assert SETTINGS[3] in again and len(Results(path, ["k", "sigma"], ["mse"]).rows) == 4
+    assert "[1/1, 0.0 min] k=11 sigma=0.3" in capsys.readouterr().err
+
+
+def test_a_row_says_how_it_came_about(tmp_path):
+    table = Results(tmp_path / "table.csv", ["k"], ["mse"])
+    table.add({"k": 5}, {"mse": 1 / 3}, seconds=1.234)
+    row = Results(tmp_path / "table.csv", ["k"], ["mse"]).row(k=5)
+    assert float(row["mse"]) == pytest.approx(1 / 3, rel=1e-8) and row["seconds"] == "1.23"
+    assert all(row[name] for name in ("hardware", "metricconv", "torch", "python", "date"))
+    assert table.row(k=6) is None
+
+
+def test_a_spent_budget_ends_the_rows_and_says_how_many_are_left(tmp_path, capsys):
+    table = Results(tmp_path / "table.csv", ["k", "sigma"], [])
+    assert list(table.pending(SETTINGS, max_minutes=0)) == []
+    assert "4 rows to go" in capsys.readouterr().err
+
+
+def test_a_table_of_something_else_and_a_column_too_many_are_refused(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"lacks the columns \['k'\]"):
+        Results(tmp_path / "other.csv", ["k"], [])
+    with pytest.raises(ValueError, match=r"\['psnr'\] are not columns"):
+        Results(tmp_path / "table.csv", ["k"], ["mse"]).add({"k": 5}, {"psnr": 1.0}, 0)
+
+
+def test_markdown_is_written_whole(tmp_path):
+    results.write_markdown(tmp_path / "t.md", "# Title\n", results.markdown_table(["a", "b"], [["1", "2"]]))
+    assert (tmp_path / "t.md").read_text() == "# Title\n\n| a | b |\n|:--|--:|\n| 1 | 2 |\n"
+
+
+def test_a_wrong_argument_ends_in_one_line_and_our_own_mistakes_do_not():
+    @in_one_line()
+    def command(error):
+        raise error
+
+    with pytest.raises(SystemExit, match=r"^error: `sigma` \(=-1\) must be positive$"):
+        command(ValueError("`sigma` (=-1) must\nbe positive"))
+    with pytest.raises(RuntimeError):
+        command(RuntimeError("a bug"))

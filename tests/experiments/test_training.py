@@ -1,0 +1,87 @@
+"""Training on Lightning: seeds, logs, and the same end after an interruption; the learning-rate range test."""
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from metricconv.experiments import lr_range, training
+
+
+class Line(lightning.LightningModule):
+    """Fits a line to noisy points, with dropout, momentum and shuffled batches: all that must survive a kill."""
+
+    def __init__(self, lr=0.05, die_at=None):
+        super().__init__()
+        self.layer, self.lr, self.die_at = torch.nn.Linear(3, 1), lr, die_at
+
+    def training_step(self, batch, _):
+        x, y = batch
+        if self.die_at is not None and self.current_epoch == self.die_at:
+            raise KeyboardInterrupt
+        loss = (self.layer(torch.nn.functional.dropout(x, 0.2)) - y).square().mean()
+        self.log("loss", loss, on_epoch=True, on_step=False)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.lr, momentum=0.9)
+
+
+@pytest.fixture
+def loader():
+    x = torch.randn(24, 3)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+
+
+def train(folder, loader, epochs=6, die_at=None):
+    training.seed_all(1)
+    module = Line(die_at=die_at)
+    trainer = training.make_trainer(folder, epochs=epochs, seed=1, accelerator="cpu")
+    training.fit(trainer, module, loader)
+    return module
+
+
+def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(tmp_path, loader):
+    unbroken = train(tmp_path / "a", loader)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(tmp_path / "b", loader, die_at=3)
+    torch.rand(7)  # whatever else has drawn numbers in between
+    resumed = train(tmp_path / "b", loader)
+    assert torch.equal(unbroken.layer.weight, resumed.layer.weight)
+    assert training.history(tmp_path / "a") == training.history(tmp_path / "b")
+    assert [row["epoch"] for row in training.history(tmp_path / "b")] == list(range(6))
+
+
+def test_another_seed_is_another_run(tmp_path, loader):
+    ends = []
+    for seed in (1, 2):
+        training.seed_all(1)
+        module = Line()
+        training.fit(
+            training.make_trainer(tmp_path / str(seed), epochs=2, seed=seed, accelerator="cpu"), module, loader
+        )
+        ends.append(module.layer.weight)
+    assert not torch.equal(*ends)
+
+
+def test_the_range_test_leaves_the_module_alone_and_suggests_a_rate_that_trains(tmp_path):
+    module, x = Line(lr=1.0), torch.randn(2000, 3)
+    loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=500)
+    before = module.layer.weight.clone()
+    test = lr_range.range_test(module, loader, 1e-5, 100.0, steps=60, folder=tmp_path, accelerator="cpu")
+    assert torch.equal(before, module.layer.weight)
+    assert 1e-3 < test.suggestion < 1
+    assert len(test.rates) == len(test.losses) < 60  # it stopped where the loss exploded
+    np.testing.assert_allclose(np.diff(np.log(test.rates)), np.log(1e7) / 59)
+    test.write(tmp_path / "here", "a line")
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["lr_range.csv", "lr_range.png"]
+
+
+def test_a_range_that_is_none_is_refused(tmp_path, loader):
+    with pytest.raises(ValueError, match=r"`low` \(=1\) and `high` \(=1\)"):
+        lr_range.range_test(Line(), loader, 1, 1, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"`steps` \(=2\)"):
+        lr_range.range_test(Line(), loader, 1, 2, steps=2, folder=tmp_path)
+    with pytest.raises(ValueError, match="too few"):
+        lr_range.RangeTest([1.0, 2.0], [1.0, 2.0]).suggestion  # noqa: B018
