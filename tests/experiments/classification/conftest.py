@@ -1,8 +1,8 @@
 """What the tests of classification share: a tiny network by name, and a dataset in a folder."""
 
 import pytest
-from experiments.classification import tiny
 
+from experiments.classification import tiny
 from metricconv.experiments.classification import networks
 
 

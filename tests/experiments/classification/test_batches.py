@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from experiments.classification import tiny
 
+from experiments.classification import tiny
 from metricconv.experiments.classification.batches import (
     PADDING,
     Pictures,

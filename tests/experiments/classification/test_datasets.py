@@ -4,8 +4,8 @@ import gzip
 
 import numpy as np
 import pytest
-from experiments.classification import tiny
 
+from experiments.classification import tiny
 from metricconv.experiments.classification import datasets
 from metricconv.experiments.data import MissingData
 
@@ -52,7 +52,9 @@ def test_statistics_are_those_of_the_training_images(tmp_path):
 
 
 def test_what_is_missing_is_said_with_what_to_put_where(tmp_path):
-    with pytest.raises(MissingData, match=r"no cifar100 in .*: put torchvision's cifar-100-python there, or cifar100.npz"):
+    with pytest.raises(
+        MissingData, match=r"no cifar100 in .*: put torchvision's cifar-100-python there, or cifar100.npz"
+    ):
         datasets.load("cifar100", tmp_path)
 
 

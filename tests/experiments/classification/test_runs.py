@@ -37,7 +37,9 @@ class Killed(Exception):
 
 
 def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(data_root, tmp_path, monkeypatch):
-    setting = Setting(**(TINY | {"augmentation": "pad-crop"}), recipe="onecycle", epochs=3, warmup=1, l1=1.0, train_images=48)
+    setting = Setting(
+        **(TINY | {"augmentation": "pad-crop"}), recipe="onecycle", epochs=3, warmup=1, l1=1.0, train_images=48
+    )
 
     def weights(work, **options):
         values = runner(data_root, work, checkpoint_every=1, **options).train(setting)
@@ -78,7 +80,7 @@ def test_no_run_begins_that_would_not_end_in_time(data_root, tmp_path, capsys):
     results = runs.table(tmp_path)
     results.add(settings[0].key, {"top1": 0.5, "top5": 1.0}, seconds=90)
     runs.run_all(results, single(settings), runner(data_root, tmp_path / "work"), max_minutes=1)
-    assert len(results.rows) == 1 and "the next row takes about 90 s" in capsys.readouterr().err
+    assert len(results.rows) == 1 and "the next run takes about 90 s" in capsys.readouterr().err
 
 
 def test_the_l1_term_holds_the_heads_back_and_the_warm_up_holds_them_still(data_root, tmp_path):

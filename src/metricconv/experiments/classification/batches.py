@@ -4,6 +4,7 @@ Order and augmentation of an epoch are drawn at once, for the whole batch of all
 epoch's number: a run that is resumed, or split over processes, sees the same pictures.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -58,6 +59,11 @@ class Pictures:
         self.mean = torch.tensor(mean, dtype=torch.float32, device=device)
         self.std = torch.tensor(std, dtype=torch.float32, device=device).clamp_min(1e-6)
 
+    @functools.cached_property
+    def padded(self) -> Tensor:
+        """The training images with a black margin, as torchvision's RandomCrop sees them."""
+        return torch.nn.functional.pad(self.train.x, (0, 0, *(PADDING,) * 4))
+
     def normalised(self, x: Tensor) -> Tensor:
         """Turn bytes (B, H, W, C) into what a network sees: (B, C, H, W), with channels last in memory."""
         return ((x.float() / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
@@ -85,9 +91,6 @@ class TrainBatches:
             )
         self.pictures, self.batch, self.augmentation, self.seed = pictures, batch, augmentation, seed
         self.rank, self.world, self.epoch = rank, world, 0
-        x = pictures.train.x
-        # Padded once for all epochs; zeros, before normalisation, as torchvision's RandomCrop has them.
-        self.padded = torch.nn.functional.pad(x, (0, 0, *(PADDING,) * 4)) if augmentation == "pad-crop" else x
 
     def __len__(self) -> int:
         return len(self.pictures.train.y) // self.batch
@@ -114,7 +117,9 @@ class TrainBatches:
         if self.augmentation == "none":
             return self.pictures.normalised(self.pictures.train.x[indices])
         if self.augmentation == "pad-crop":
-            return self.pictures.normalised(pad_crop(self.padded, indices, chance, self.pictures.train.x.shape[1:3]))
+            return self.pictures.normalised(
+                pad_crop(self.pictures.padded, indices, chance, self.pictures.train.x.shape[1:3])
+            )
         return resized_crop(self.pictures.normalised(self.pictures.train.x[indices]), chance)
 
 

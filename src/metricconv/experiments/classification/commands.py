@@ -12,8 +12,11 @@ import typer
 from ..errors import in_one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    from .diagnose import Statistic
     from .runs import Phase, Runner
     from .setting import Setting
 
@@ -371,8 +374,7 @@ def _print_estimate(phases: "list[Phase]", runner: "Runner", output: Path) -> No
     total = 0.0
     for (title, setting), one in zip(plan, seconds, strict=True):
         total += one
-        multiplier = "" if setting.head_multiplier is None else f" ×{setting.head_multiplier:g}"
-        typer.echo(f"{total / 60:6.1f} min  {one:6.1f} s  {title}: {setting.method}{multiplier} seed {setting.seed}")
+        typer.echo(f"{total / 60:6.1f} min  {one:6.1f} s  {title}: {setting}")
     typer.echo(f"{len(plan)} runs, about {total / 60:.1f} min")
 
 
@@ -385,15 +387,19 @@ def _device(accelerator: str) -> "torch.device":
     return torch.device("cuda" if gpu else "cpu")
 
 
-def _print_statistics(statistics: Any) -> None:
+def _print_statistics(statistics: "Sequence[Statistic]") -> None:
+    """Print a table for each method: layers, and the medians of what was measured there."""
     import rich.console
     import rich.table
 
-    table = rich.table.Table(title="medians over pixels")
-    quantities = list(dict.fromkeys(s.quantity for s in statistics))
-    for name in ("method", "layer", *quantities):
-        table.add_column(name, justify="left" if name in ("method", "layer") else "right")
-    for key in dict.fromkeys((s.method, s.layer) for s in statistics):
-        of = {s.quantity: f"{s.median:.2f}" for s in statistics if (s.method, s.layer) == key}
-        table.add_row(*key, *(of.get(quantity, "") for quantity in quantities))
-    rich.console.Console().print(table)
+    from .report import NAMES
+
+    for method in dict.fromkeys(s.method for s in statistics):
+        some = [s for s in statistics if s.method == method]
+        quantities = list(dict.fromkeys(s.quantity for s in some))
+        table = rich.table.Table(title=f"{NAMES[method]}: medians over pixels")
+        for name in ("layer", *quantities):
+            table.add_column(name, justify="left" if name == "layer" else "right")
+        for layer in dict.fromkeys(s.layer for s in some):
+            table.add_row(layer, *(f"{s.median:.2f}" for s in some if s.layer == layer))
+        rich.console.Console().print(table)

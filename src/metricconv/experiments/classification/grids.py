@@ -75,7 +75,6 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
         ("CIFAR-100, other metrics", variants),
         ("Fashion-MNIST, fixed weights", best(clothes, *ADAPTIVE, weights="fixed", seed=first)),
         *((f"CIFAR-100, seed {n}", best(cifar, "standard", *ADAPTIVE, seed=n)) for n in more),
-        ("CIFAR-100, geodesic balls", best(cifar, "metric-geodesic", seed=first)),
     ]
 
 

@@ -31,8 +31,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, network: nn.Module, setting: Setting, classes: int) -> None:
         super().__init__()
         self.network, self.setting = network, setting
-        self.register_buffer("total", torch.zeros(()), persistent=False)
-        self.total: Tensor
+        self.total = torch.zeros(())  # no buffer: DDP would overwrite it with the first process's
         self.accuracies = nn.ModuleDict(
             {
                 f"{part}top{k}": MulticlassAccuracy(
@@ -49,7 +48,7 @@ class Classifier(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Hold the geometry at its identity while it warms up."""
-        self.total.zero_()
+        self.total = torch.zeros((), device=self.device)
         if self.setting.warmup:
             set_geometry_gain(self.network, float(self.current_epoch >= self.setting.warmup))
 
@@ -105,33 +104,34 @@ class Stopwatch(Callback):
     """Times the training part of every epoch, the device's work included, and finds the peak of its memory."""
 
     def __init__(self) -> None:
+        self.device = torch.device("cpu")
         self.epochs: list[float] = []
-        self._start = self._before = 0.0
+        self.peak_mb: float | None = None
+        self._start = 0.0
+        self._before = 0
+
+    def begin(self, device: torch.device) -> None:
+        """Say where training will happen; what the device holds now is no part of the run."""
+        self.device = device
+        self._before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     @property
     def epoch_seconds(self) -> float | None:
         """The median over epochs; the first, which pays for what is done once, counts only if it is the only one."""
         return statistics.median(self.epochs[1:] or self.epochs) if self.epochs else None
 
-    def peak_mb(self, device: torch.device) -> float | None:
-        """The most memory held at once beyond what was held before, in units of 2²⁰ bytes; None on a CPU."""
-        if device.type != "cuda":
-            return None
-        return (torch.cuda.max_memory_allocated(device) - self._before) / 2**20
-
-    def begin(self, device: torch.device) -> None:
-        """Take what is held now for no part of the run."""
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self._before = torch.cuda.memory_allocated(device)
-
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Start."""
-        self._start = now(pl_module.device)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._start = now(self.device)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Stop."""
-        self.epochs.append(now(pl_module.device) - self._start)
+        self.epochs.append(now(self.device) - self._start)
+        if self.device.type == "cuda":
+            peak = (torch.cuda.max_memory_allocated(self.device) - self._before) / 2**20
+            self.peak_mb = max(peak, self.peak_mb or 0.0)
 
 
 def now(device: torch.device) -> float:

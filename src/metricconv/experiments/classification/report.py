@@ -279,7 +279,12 @@ def _protocol(row: Row) -> tuple[str, ...]:
 
 def _describe(row: Row) -> str:
     """Return a protocol in words."""
-    words = [_RECIPES[row["recipe"]], f"{row['epochs']} epochs", f"batch {row['batch']}", f"rate {row['lr']}"]
+    words = [
+        _RECIPES[row["recipe"]],
+        f"{row['epochs']} epoch{'s' * (row['epochs'] != '1')}",
+        f"batch {row['batch']}",
+        f"rate {row['lr']}",
+    ]
     words += [f"{row['train_images']} training images"] * bool(row["train_images"])
     words += [f"{row['holdout']} held out"] * (row["holdout"] != "0")
     return ", ".join([*words, row["precision"]])

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from torch import Tensor, nn
 
 from ..results import Results, hardware, text
-from ..training import CHECKPOINT, fit, history, make_trainer, seed_all
+from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, seed_all
 from . import datasets, networks
 from .batches import Pictures, TestBatches, TrainBatches
 from .module import Classifier, Stopwatch
@@ -77,39 +77,24 @@ class Runner:
         Of several processes all but the first return None.
         """
         folder, stopwatch = self.options.work / setting.folder, Stopwatch()
-        device_options = self.options.trainer
-        trainer = make_trainer(
-            folder,
-            epochs=int(setting.epochs or 1),
-            seed=setting.seed,
-            checkpoint_every=self.options.checkpoint_every,
-            precision=setting.precision,
-            callbacks=[stopwatch, *_progress_bar(device_options.get("progress"))],
-            log_every_n_steps=2**31,
-            check_val_every_n_epoch=self.options.eval_every or 1,
-            limit_val_batches=1.0 if self.options.eval_every else 0,
-            benchmark=not device_options.get("deterministic", False),
-            sync_batchnorm=_several_gpus(device_options),
-            **device_options,
-        )
+        trainer = self._trainer(setting, folder, stopwatch)
         device = trainer.strategy.root_device
         pictures = self.pictures(setting, device)
         stopwatch.begin(device)
         run = self.ready(setting, pictures, trainer.global_rank, trainer.world_size)
         fit(trainer, run.module, run.train, run.tests)
-        trainer.limit_val_batches = 1.0
-        seen = _validate(trainer, run)
+        seen = evaluate(trainer, run.module, run.tests)
         if not trainer.is_global_zero:
             return None
         networks.save_network(folder / NETWORK, setting, pictures.classes, pictures.channels, run.module.network)
         (folder / CHECKPOINT).unlink(missing_ok=True)
-        logged = [row["train_loss"] for row in history(folder) if "train_loss" in row]
+        losses = [row["train_loss"] for row in history(folder) if "train_loss" in row]
         return {
-            **seen,
-            "train_loss": logged[-1] if logged else None,
+            **{name: value for name, value in seen.items() if name in VALUES},
+            "train_loss": losses[-1] if losses else None,
             "parameters": networks.parameters(run.module.network),
             "epoch_seconds": stopwatch.epoch_seconds,
-            "peak_mb": stopwatch.peak_mb(device),
+            "peak_mb": stopwatch.peak_mb,
             "processes": trainer.world_size,
         }
 
@@ -141,7 +126,26 @@ class Runner:
         key = setting.dataset, device, setting.holdout, setting.train_images
         if key not in self._pictures:
             self._pictures = {key: Pictures(self.images(setting.dataset), *key[1:])}
+        if setting.augmentation == "pad-crop":
+            _ = self._pictures[key].padded  # now, so that no run's memory is charged for it
         return self._pictures[key]
+
+    def _trainer(self, setting: Setting, folder: Path, stopwatch: Stopwatch) -> lightning.Trainer:
+        chosen = self.options.trainer
+        return make_trainer(
+            folder,
+            epochs=int(setting.epochs or 1),
+            seed=setting.seed,
+            checkpoint_every=self.options.checkpoint_every,
+            precision=setting.precision,
+            callbacks=[stopwatch, *_progress_bar(chosen.get("progress"))],
+            log_every_n_steps=2**31,
+            check_val_every_n_epoch=self.options.eval_every or 1,
+            limit_val_batches=1.0 if self.options.eval_every else 0,
+            benchmark=not chosen.get("deterministic", False),
+            sync_batchnorm=_several_gpus(chosen),
+            **chosen,
+        )
 
     def _pretrained(self, setting: Setting) -> dict[str, Tensor] | None:
         if setting.start == "scratch":
@@ -171,21 +175,19 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
         return None if max_minutes is None else max(max_minutes - (time.monotonic() - start) / 60, 0)
 
     for title, settings in phases:
-        say(f"— {title}")
-        for key in results.pending([setting.key for setting in settings(results)], left()):
-            fields: dict[str, Any] = dict(key)
-            setting, minutes = Setting(**fields), left()
-            expected = expected_seconds(results, setting)
-            if minutes is not None and expected is not None and expected > 60 * minutes:
-                say(f"stopped: the next row takes about {expected:.0f} s, {60 * minutes:.0f} s are left")
+        lacking = [setting for setting in settings(results) if setting.key not in results]
+        for n, setting in enumerate(lacking, 1):
+            minutes, expected = left(), expected_seconds(results, setting)
+            if minutes is not None and (expected or 0) >= 60 * minutes:
+                about = "" if expected is None else f", the next run takes about {expected:.0f} s"
+                say(f"stopped at {title}, {n} of {len(lacking)}: {60 * minutes:.0f} s are left{about}")
                 return
+            say(f"{title}, {n} of {len(lacking)}: {setting}")
             before = time.monotonic()
             values = runner.train(setting)
             if values is not None:
-                results.add(key, values, time.monotonic() - before)
-                say(summary(values))
-        if left() == 0:
-            return
+                results.add(setting.key, values, time.monotonic() - before)
+                say(f"    {summary(values)}")
 
 
 def trained_networks(
@@ -228,18 +230,12 @@ def summary(values: dict[str, object]) -> str:
         parts.append(f"{float(str(values['epoch_seconds'])):.2f} s an epoch")
     if values["peak_mb"] is not None:
         parts.append(f"peak {float(str(values['peak_mb'])):.0f} MiB")
-    return "    " + ", ".join(parts)
+    return ", ".join(parts)
 
 
 def say(line: str) -> None:
     """Tell the person at the terminal how far things are."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _validate(trainer: lightning.Trainer, run: Run) -> dict[str, float]:
-    """Return the accuracies on the test images, and on those held out."""
-    trainer.validate(run.module, run.tests, verbose=False)
-    return {name: float(value) for name, value in trainer.callback_metrics.items() if name in VALUES}
 
 
 def _progress_bar(wanted: bool | None) -> list[Callback]:

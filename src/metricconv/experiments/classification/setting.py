@@ -90,6 +90,27 @@ class Setting:
         else:
             self._check_adaptive()
 
+    def __str__(self) -> str:
+        """Name the run by what is most often varied."""
+        parts = [self.dataset, self.network, self.method, f"{self.weights} weights"]
+        parts += [] if self.head_multiplier is None else [f"heads × {self.head_multiplier:g}"]
+        usual = Setting(**{name: getattr(self, name) for name in ("dataset", "method", "weights", "recipe")})
+        odd = (
+            "start",
+            "layers",
+            "init",
+            "head",
+            "eps_omega",
+            "stencil",
+            "metric_groups",
+            "s_min",
+            "s_max",
+            "l1",
+            "warmup",
+        )
+        parts += [f"{name} {getattr(self, name)}" for name in odd if getattr(self, name) != getattr(usual, name)]
+        return ", ".join([*parts, f"{self.epochs} epoch{'s' * (self.epochs != 1)}", f"seed {self.seed}"])
+
     @property
     def metric(self) -> bool:
         """Whether the replaced layers are metric convolutions."""
