@@ -30,7 +30,7 @@ def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
     assert "## Table 4: CIFAR-10, SGD (Nesterov), cosine, 1 epoch," in page and "[91.83 ± 0.18]" in page
     assert "classification.md" in command("classify-report")
     output = command("classify-diagnose", "--images=8", "--accelerator=cpu")
-    assert "metric (Randers)" in output and "deformable" in output and "layer4.1.conv2" in output
+    assert "metric (Randers)" in output and "deformable" in output and "4.1.conv2" in output
     assert output.count("residual") == 1  # a metric network needs no fit
     assert (tmp_path / "out/diagnosis.csv").exists() and (tmp_path / "out/diagnosis.png").stat().st_size > 10_000
 

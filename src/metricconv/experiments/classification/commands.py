@@ -12,11 +12,8 @@ import typer
 from ..errors import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
-    from .diagnose import Statistic
     from .runs import Phase, Runner
     from .setting import Setting
 
@@ -135,6 +132,8 @@ def classify(
     """
     from . import grids
 
+    if grid == "short":
+        precision = precision or _half_precision(accelerator)
     start = "scratch" if pretrained is None else pretrained.stem
     common = _given(
         dataset=dataset,
@@ -219,7 +218,7 @@ def classify_sweep(
         lr=lr,
         train_images=train_images,
         holdout=holdout,
-        precision=precision,
+        precision=precision or _half_precision(accelerator),
     )
     phases = grids.sweep(common, method or grids.ADAPTIVE, head_multiplier or grids.MULTIPLIERS, seed or [0])
     runner = _runner(work, data_root, download, trainer={"accelerator": accelerator})
@@ -257,7 +256,7 @@ def classify_diagnose(
         statistics += diagnose.diagnose(setting.method, model, TestBatches(pictures, some, batch=64))
         dataset = setting.dataset
     diagnose.write(output, statistics, {"dataset": dataset, "images": images})
-    _print_statistics(statistics)
+    diagnose.show(statistics)
     typer.echo(f"wrote diagnosis.csv and diagnosis.png to {output}")
 
 
@@ -277,6 +276,7 @@ def classify_gradcam(
 ) -> None:
     """Draw what each method's network looks at: rows of images, columns of methods."""
     from . import gradcam
+    from .datasets import NAMES
     from .runs import trained_networks
 
     device, runner = _device(accelerator), _runner(work, data_root, download)
@@ -285,7 +285,8 @@ def classify_gradcam(
     chosen = image or gradcam.choose(pictures, count)
     if max(chosen) >= len(pictures.test.y) or min(chosen) < 0:
         raise ValueError(f"`image` (={max(chosen)}) must be at least 0 and less than {len(pictures.test.y)}")
-    gradcam.write(output / "gradcam.png", {s.method: model.to(device) for s, model in found}, pictures, chosen)
+    models = {setting.method: model.to(device) for setting, model in found}
+    gradcam.write(output / "gradcam.png", models, pictures, chosen, NAMES[found[0][0].dataset])
     typer.echo(f"wrote gradcam.png to {output}")
 
 
@@ -378,6 +379,11 @@ def _print_estimate(phases: "list[Phase]", runner: "Runner", output: Path) -> No
     typer.echo(f"{len(plan)} runs, about {total / 60:.1f} min")
 
 
+def _half_precision(accelerator: str) -> str:
+    """Return bfloat16 where there is a GPU, whose units are made for it."""
+    return "bf16-mixed" if _device(accelerator).type == "cuda" else "32-true"
+
+
 def _device(accelerator: str) -> "torch.device":
     import torch
 
@@ -385,21 +391,3 @@ def _device(accelerator: str) -> "torch.device":
         raise ValueError(f"`accelerator` (={accelerator!r}) must be 'auto', 'cpu' or 'gpu'")
     gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if gpu else "cpu")
-
-
-def _print_statistics(statistics: "Sequence[Statistic]") -> None:
-    """Print a table for each method: layers, and the medians of what was measured there."""
-    import rich.console
-    import rich.table
-
-    from .report import NAMES
-
-    for method in dict.fromkeys(s.method for s in statistics):
-        some = [s for s in statistics if s.method == method]
-        quantities = list(dict.fromkeys(s.quantity for s in some))
-        table = rich.table.Table(title=f"{NAMES[method]}: medians over pixels")
-        for name in ("layer", *quantities):
-            table.add_column(name, justify="left" if name == "layer" else "right")
-        for layer in dict.fromkeys(s.layer for s in some):
-            table.add_row(layer, *(f"{s.median:.2f}" for s in some if s.layer == layer))
-        rich.console.Console().print(table)

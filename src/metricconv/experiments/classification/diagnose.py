@@ -109,6 +109,21 @@ def write(folder: Path, statistics: Sequence[Statistic], about: Mapping[str, Any
         figure(statistics).savefig(path)
 
 
+def show(statistics: Sequence[Statistic]) -> None:
+    """Print a table for each method: layers, and the medians of what was measured there."""
+    import rich.console
+    import rich.table
+
+    for method in dict.fromkeys(s.method for s in statistics):
+        some = [s for s in statistics if s.method == method]
+        table = rich.table.Table(title=f"{NAMES.get(method, method)}: medians over pixels")
+        for name in ("layer", *dict.fromkeys(s.quantity for s in some)):
+            table.add_column(name, justify="left" if name == "layer" else "right")
+        for layer in dict.fromkeys(s.layer for s in some):
+            table.add_row(layer.removeprefix("layer"), *(f"{s.median:.2f}" for s in some if s.layer == layer))
+        rich.console.Console().print(table)
+
+
 def figure(statistics: Sequence[Statistic]) -> Any:
     """Draw a panel for each quantity: its median by layer, and the band from the 10th to the 90th percentile."""
     from matplotlib.figure import Figure
@@ -130,6 +145,9 @@ def figure(statistics: Sequence[Statistic]) -> Any:
             axes.fill_between(
                 places, [s.low for s in some], [s.high for s in some], color=colour, alpha=0.15, linewidth=0
             )
+        medians, highs = zip(*((s.median, s.high) for s in statistics if s.quantity == quantity), strict=True)
+        if max(highs) > 4 * max(medians) > 0:  # a few far ones would flatten the rest
+            axes.set_ylim(top=4 * max(medians))
         axes.set_title(QUANTITIES[quantity], fontsize=9)
         axes.set_xticks(range(len(layers)), [_tick(layer) for layer in layers], rotation=60, fontsize=7)
         axes.grid(alpha=0.3)

@@ -16,7 +16,7 @@ LAYER = "layer4"
 
 
 def write(
-    path: Path, networks: Mapping[str, nn.Module], pictures: Pictures, indices: Sequence[int], names: Sequence[str] = ()
+    path: Path, networks: Mapping[str, nn.Module], pictures: Pictures, indices: Sequence[int], names: Sequence[str]
 ) -> None:
     """Draw the class activation maps of test images for their true classes.
 
@@ -25,7 +25,7 @@ def write(
         networks: by method, in evaluation mode, on the device of the pictures.
         pictures: the dataset.
         indices: of the test images, a row each.
-        names: of the classes, if known.
+        names: of the classes.
     """
     plot_gradcam = importlib.import_module("metricconv.viz.gradcam").plot_gradcam
     x, y = (part[list(indices)] for part in pictures.test)
@@ -34,7 +34,7 @@ def write(
         {NAMES[method]: (network, LAYER) for method, network in networks.items()},
         y,
         pictures=[image.cpu().numpy().squeeze(-1) if image.shape[-1] == 1 else image.cpu().numpy() for image in x],
-        labels=[names[label] if names else f"class {label}" for label in y.tolist()],
+        labels=[names[label] for label in y.tolist()],
     )
     with writing(path) as temporary:
         axes.flat[0].figure.savefig(temporary)

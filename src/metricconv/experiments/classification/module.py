@@ -1,5 +1,6 @@
 """A classifier on Lightning: its loss, its optimiser and schedule, its accuracies; and how long an epoch takes."""
 
+import gc
 import statistics
 import time
 from typing import Any
@@ -83,7 +84,7 @@ class Classifier(lightning.LightningModule):
         lr, decay = float(chosen.lr or 0), float(chosen.weight_decay or 0)
         multiplier = 1.0 if chosen.head_multiplier is None else chosen.head_multiplier
         groups = [g for g in param_groups(self.network, lr, multiplier, decay, decay) if g["params"]]
-        fused = self.device.type == "cuda"
+        fused = groups[0]["params"][0].is_cuda
         optimizer: torch.optim.Optimizer
         if chosen.recipe == "paper":
             optimizer = torch.optim.Adam(groups, lr, fused=fused)
@@ -112,6 +113,7 @@ class Stopwatch(Callback):
 
     def begin(self, device: torch.device) -> None:
         """Say where training will happen; what the device holds now is no part of the run."""
+        gc.collect()
         self.device = device
         self._before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
@@ -130,8 +132,8 @@ class Stopwatch(Callback):
         """Stop."""
         self.epochs.append(now(self.device) - self._start)
         if self.device.type == "cuda":
-            peak = (torch.cuda.max_memory_allocated(self.device) - self._before) / 2**20
-            self.peak_mb = max(peak, self.peak_mb or 0.0)
+            # Of the last epoch alone: the first tries algorithms that it then does not use.
+            self.peak_mb = (torch.cuda.max_memory_allocated(self.device) - self._before) / 2**20
 
 
 def now(device: torch.device) -> float:

@@ -1,6 +1,7 @@
 """The paper's tables and the sweep's figure, from the CSV alone: median ± standard deviation over seeds."""
 
 import statistics
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -63,23 +64,26 @@ def write_all(folder: Path) -> list[str]:
     return written
 
 
-def label(row: Mapping[str, str]) -> str:
+def label(row: Mapping[str, str], names: Sequence[str] = _VARIANT) -> str:
     """Return a method's name with what is not usual about it."""
     setting = Setting.from_row(row)
     usual = Setting(method=setting.method, weights=setting.weights).key
-    odd = [_phrase(name, setting.key[name]) for name in _VARIANT if setting.key[name] != usual[name]]
+    odd = [_phrase(name, setting.key[name]) for name in names if setting.key[name] not in (usual[name], None)]
     return ", ".join([NAMES[setting.method], *filter(None, odd)])
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the runs, one a seed, with the multiplier of the heads' rate that is best on held-out images.
 
-    Without images held out the test images decide.
+    Without images held out the test images decide. Where some multipliers were run more than once, one of these is
+    taken.
     """
     by_multiplier = defaultdict(list)
     for row in rows:
         by_multiplier[row["head_multiplier"]].append(row)
-    return max(by_multiplier.values(), key=lambda some: statistics.mean(_score(row) for row in some))
+    enough = min(max(map(len, by_multiplier.values())), 2)
+    several = [some for some in by_multiplier.values() if len(some) >= enough]
+    return max(several, key=lambda some: statistics.mean(_score(row) for row in some))
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -122,12 +126,18 @@ def sweep_figure(rows: Iterable[Row]) -> Any:
             points = defaultdict(list)
             for row in some:
                 points[float(row["head_multiplier"])].append(_percent(row))
-                axes.plot(float(row["head_multiplier"]), _percent(row), ".", color=colour, alpha=0.5)
             places = sorted(points)
+            if len(places) < 2:
+                continue
             medians = [statistics.median(points[place]) for place in places]
             axes.plot(places, medians, "o-", color=colour, label=NAMES[method], markersize=4)
+            for place in places:
+                axes.plot([place] * len(points[place]), points[place], ".", color=colour, alpha=0.5)
         axes.set(xscale="log", xlabel="heads' learning rate, times that of the weights", ylabel="test accuracy, %")
-        axes.set_title(f"{DATASETS[runs[0]['dataset']]}, {_describe(runs[0])}", fontsize=8)
+        axes.set_xticks(ticks := sorted({float(r["head_multiplier"]) for r in runs if r["head_multiplier"]}))
+        axes.set_xticklabels([f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_title(textwrap.fill(f"{DATASETS[runs[0]['dataset']]}, {_describe(runs[0])}", 60), fontsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     return figure
@@ -175,7 +185,7 @@ def _table(rows: Sequence[Row], dataset: str, value: str) -> str:
             weights, start = _COLUMNS[column]
             runs = [row for row in some if _column(row) == (weights, start)]
             paper = numbers.get(published.Cell(dataset, some[0]["method"], weights, start))
-            cells.append(_cell(runs, value, paper))
+            cells.append(_cell(runs, value, paper if runs and _as_published(runs[0]) else None))
         lines.append([name, *cells])
     return markdown_table([f"{'top-1' if value == 'top1' else 'top-5'}, {rows[0]['network']}", *columns], lines)
 
@@ -200,7 +210,8 @@ def _ablation(rows: Sequence[Row]) -> list[str]:
                     for network in networks:
                         paper = published.ABLATION.get((network, runs[0]["method"]))
                         here = [row for row in runs if row["network"] == network]
-                        cells.append(_cell(here, value, paper[n] if paper else None))
+                        shown = bool(here) and _as_published(here[0])
+                        cells.append(_cell(here, value, paper[n] if paper and shown else None))
                 lines.append([name, *cells])
             header = [f"top-{k}, {network}" for k in (1, 5) for network in networks]
             parts.append(markdown_table(["", *header], lines))
@@ -231,7 +242,7 @@ def _costs(rows: Sequence[Row]) -> list[str]:
         for some in _by_protocol(of, "network", "hardware", "processes"):
             base = [float(row["epoch_seconds"]) for row in some if row["method"] == "standard"]
             lines = []
-            for name, runs in _by_label(some, layers=True).items():
+            for name, runs in _by_size(some).items():
                 seconds = statistics.median(float(row["epoch_seconds"]) for row in runs)
                 peaks = [float(row["peak_mb"]) for row in runs if row["peak_mb"]]
                 ratio = f"{seconds / statistics.median(base):.2f}" if base else ""
@@ -249,7 +260,7 @@ def _cell(runs: Sequence[Row], value: str, paper: published.Number | None) -> st
     if paper is not None:
         printed = f" [{paper[0]:.2f}{'' if paper[1] is None else f' ± {paper[1]:.2f}'}]"
     if not runs:
-        return printed.strip()
+        return ""
     chosen = best_rows(runs)
     multiplier = chosen[0]["head_multiplier"]
     return spread([100 * float(row[value]) for row in chosen]) + (f" ×{multiplier}" if multiplier else "") + printed
@@ -263,13 +274,25 @@ def _by_protocol(rows: Iterable[Row], *more: str) -> list[list[Row]]:
     return sorted(groups.values(), key=lambda some: (-int(some[0]["epochs"]), -len(some)))
 
 
-def _by_label(rows: Iterable[Row], layers: bool = False) -> dict[str, list[Row]]:
+def _by_label(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group runs by method and what is not usual about it, in the order of the methods, plain forms first."""
     groups = defaultdict(list)
     for row in rows:
-        fixed = layers and row["weights"] == "fixed"
-        only = layers and row["layers"] == "4"
-        groups[label(row) + ", fixed weights" * fixed + ", layer 4 alone" * only].append(row)
+        groups[label(row)].append(row)
+    return _ordered(groups)
+
+
+def _by_size(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Group runs by method and what changes its cost."""
+    groups = defaultdict(list)
+    for row in rows:
+        fixed, only = row["weights"] == "fixed", row["layers"] == "4"
+        name = label(row, ("head", "stencil", "metric_groups"))
+        groups[name + ", fixed weights" * fixed + ", layer 4 alone" * only].append(row)
+    return _ordered(groups)
+
+
+def _ordered(groups: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
     return dict(sorted(groups.items(), key=lambda item: (METHODS.index(item[1][0]["method"]), len(item[0]), item[0])))
 
 
@@ -299,6 +322,11 @@ def _phrase(name: str, value: Any) -> str:
         return ""
     phrases = {"head": "{} numbers", "stencil": "{} stencil", "metric_groups": "{} groups", "s_min": "scales from {}"}
     return (phrases | {"l1": "L1 × {:g}", "warmup": "{} epochs of warm-up"})[name].format(value)
+
+
+def _as_published(row: Row) -> bool:
+    """Say whether the paper has this form of a method; its start, L1 term and warm-up may differ."""
+    return label(row, ("head", "eps_omega", "stencil", "metric_groups", "s_min")) == NAMES[row["method"]]
 
 
 def _column(row: Row) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from ..results import Results, hardware, text
@@ -71,11 +72,8 @@ class Runner:
         self._pictures: dict[tuple[object, ...], Pictures] = {}
         self._weights: dict[str, dict[str, Tensor]] = {}
 
-    def train(self, setting: Setting) -> dict[str, object] | None:
-        """Train a setting and return the values of its row; a run that was cut short goes on from its checkpoint.
-
-        Of several processes all but the first return None.
-        """
+    def train(self, setting: Setting) -> dict[str, object]:
+        """Train a setting and return the values of its row; a run that was cut short goes on from its checkpoint."""
         folder, stopwatch = self.options.work / setting.folder, Stopwatch()
         trainer = self._trainer(setting, folder, stopwatch)
         device = trainer.strategy.root_device
@@ -84,12 +82,11 @@ class Runner:
         run = self.ready(setting, pictures, trainer.global_rank, trainer.world_size)
         fit(trainer, run.module, run.train, run.tests)
         seen = evaluate(trainer, run.module, run.tests)
-        if not trainer.is_global_zero:
-            return None
-        networks.save_network(folder / NETWORK, setting, pictures.classes, pictures.channels, run.module.network)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        if trainer.is_global_zero:
+            networks.save_network(folder / NETWORK, setting, pictures.classes, pictures.channels, run.module.network)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
         losses = [row["train_loss"] for row in history(folder) if "train_loss" in row]
-        return {
+        values: dict[str, object] = {
             **{name: value for name, value in seen.items() if name in VALUES},
             "train_loss": losses[-1] if losses else None,
             "parameters": networks.parameters(run.module.network),
@@ -97,6 +94,8 @@ class Runner:
             "peak_mb": stopwatch.peak_mb,
             "processes": trainer.world_size,
         }
+        # All processes go on with the same rows: what is run next may depend on them.
+        return trainer.strategy.broadcast(values)
 
     def ready(self, setting: Setting, pictures: Pictures, rank: int = 0, world: int = 1) -> Run:
         """Build the network of a setting, with weights drawn from its seed, and its batches."""
@@ -185,9 +184,8 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
             say(f"{title}, {n} of {len(lacking)}: {setting}")
             before = time.monotonic()
             values = runner.train(setting)
-            if values is not None:
-                results.add(setting.key, values, time.monotonic() - before)
-                say(f"    {summary(values)}")
+            results.add(setting.key, values, time.monotonic() - before)
+            say(f"    {summary(values)}")
 
 
 def trained_networks(
@@ -233,6 +231,7 @@ def summary(values: dict[str, object]) -> str:
     return ", ".join(parts)
 
 
+@rank_zero_only
 def say(line: str) -> None:
     """Tell the person at the terminal how far things are."""
     print(line, file=sys.stderr, flush=True)
