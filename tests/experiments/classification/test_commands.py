@@ -57,6 +57,8 @@ def test_a_grid_is_estimated_before_it_is_run(command):
         (("classify", "--dataset=cifar10", "--batch=9999", "--network=tiny"), "error: `batch` (=9999) must be at most"),
         (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),
         (("classify", *TINY, "--devices=2", "--max-minutes=1"), "error: `max_minutes` needs a single process"),
+        (("classify", *TINY, "--precision=7-bit"), "error: "),
+        (("classify-diagnose", "--accelerator=abacus"), "error: `accelerator` (='abacus') must be"),
         (("classify-diagnose",), "has no trained network"),
         (("classify-gradcam",), "has no trained network"),
         (("classify-report",), "has no runs.csv to render"),

@@ -349,6 +349,8 @@ def _runner(work: Path, data_root: Path | None, download: bool, **options: Any) 
 
 
 def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: float | None, estimate: bool) -> None:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
     from . import grids, report
     from .runs import run_all, table
 
@@ -358,7 +360,10 @@ def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: flo
     if estimate:
         _print_estimate(phases, runner, output)
         return
-    run_all(results, phases, runner, max_minutes)
+    try:
+        run_all(results, phases, runner, max_minutes)
+    except MisconfigurationException as error:  # what Lightning raises for devices and precisions that are not there
+        raise ValueError(str(error)) from None
     written = report.write_all(output)
     typer.echo(f"wrote {', '.join(['runs.csv', *written])} to {output}")
 
@@ -389,5 +394,6 @@ def _device(accelerator: str) -> "torch.device":
 
     if accelerator not in ("auto", "cpu", "gpu"):
         raise ValueError(f"`accelerator` (={accelerator!r}) must be 'auto', 'cpu' or 'gpu'")
-    gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise ValueError("`accelerator` (='gpu') needs a GPU that torch can use, and there is none")
+    return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
