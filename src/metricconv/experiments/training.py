@@ -140,6 +140,14 @@ def fit(trainer: lightning.Trainer, module: lightning.LightningModule, train: An
         trainer.fit(module, train, val, ckpt_path=str(checkpoint) if checkpoint.exists() else None)
 
 
+def evaluate(trainer: lightning.Trainer, module: lightning.LightningModule, data: Any) -> dict[str, float]:
+    """Return what the module's validation logs over some data, as it is now."""
+    trainer.limit_val_batches = 1.0
+    with _without_the_meant_warnings():
+        trainer.validate(module, data, verbose=False)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
 def history(folder: Path, by: str = "epoch") -> list[dict[str, float]]:
     """Return what was logged at each epoch, or ``by="step"``, in order; of one that was run twice, the last run.
 

@@ -199,21 +199,6 @@ def lr_range(
     typer.echo(f"suggested learning rate: {sweep.suggestion:.3g}; wrote lr_range.csv and lr_range.png to {output}")
 
 
-@app.command()
-@in_one_line()
-def report(
-    output: Output = Path("results/denoising"),
-    work: Work = Path("outputs/denoising/work"),
-) -> None:
-    """Render the Markdown tables and the figures anew from the CSVs in a folder."""
-    from . import report as rendering
-
-    written = rendering.write_all(output, work)
-    if not written:
-        raise ValueError(f"`output` (={output}) has none of heuristic.csv, image.csv and dataset.csv to render")
-    typer.echo(f"wrote {', '.join(written)} to {output}")
-
-
 def read_config(name: str, path: Path | None, **overrides: Any) -> dict[str, Any]:
     """Return the packaged configuration of a command, or that of a file, with what the command line says instead."""
     if path is None:

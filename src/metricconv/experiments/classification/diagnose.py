@@ -1,0 +1,203 @@
+"""What the learnt supports are like, layer by layer: how large, how stretched, how lopsided, and along edges or not.
+
+A metric network says it itself. For deformable and shifted ones it is the Randers metric that explains their samples
+best (Theorem 2 of the paper, in practice), and the residual tells how well it does.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, interpolate, pad
+
+from ..._files import versions, write_table, writing
+from ...metrics import Metric, Randers, Riemannian, fit_randers
+from ...nn import record_supports
+from ...supports import Support
+from .report import COLOURS, NAMES
+
+# Of each layer and quantity, no more numbers than this are kept for the quantiles.
+_KEPT = 200_000
+QUANTITIES = {
+    "radius": "radius of the ball, px",
+    "anisotropy": "anisotropy (longest / shortest axis)",
+    "asymmetry": "asymmetry (0: centred)",
+    "shift": "centre of the ball, px from the pixel",
+    "alignment": "along edges (1) or across (−1)",
+    "residual": "residual of the fitted ball, px",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistic:
+    """How a quantity is distributed over the pixels and images that a layer has seen."""
+
+    method: str
+    layer: str
+    quantity: str
+    mean: float
+    std: float
+    low: float
+    median: float
+    high: float
+    pixels: int
+
+
+def diagnose(method: str, network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Statistic]:
+    """Return the statistics of every adaptive layer over some batches of images.
+
+    Args:
+        method: the network's name in the result.
+        network: in evaluation mode; it has adaptive convolutions.
+        batches: images (B, C, H, W), as the network wants them, and labels, which are not looked at.
+    """
+    found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
+    means: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for images, _ in batches:
+        with torch.no_grad(), record_supports(network) as seen:
+            network(images)
+        if not seen:
+            raise ValueError(f"the {method} network has no adaptive convolution to look at")
+        edges = edge_directions(images)
+        for layer, support in seen.items():
+            metric, residual = implicit_metric(support)
+            for quantity, values in _measure(metric, residual).items():
+                found[layer, quantity].append(values.flatten().cpu())
+            means[layer].append(_alignment(metric, edges))
+    statistics = [_statistic(method, *key, torch.cat(values)) for key, values in found.items()]
+    for layer, parts in means.items():
+        along, weight = (sum(part) for part in zip(*parts, strict=True))
+        mean = along / max(weight, 1e-12)
+        statistics.append(Statistic(method, layer, "alignment", mean, 0.0, mean, mean, mean, 0))
+    order = list(dict.fromkeys(layer for layer, _ in found))
+    return sorted(statistics, key=lambda s: (order.index(s.layer), list(QUANTITIES).index(s.quantity)))
+
+
+def implicit_metric(support: Support) -> tuple[Randers | Riemannian, Tensor | None]:
+    """Return a support's own metric, or the one that is fitted to its samples and how far these are from its ball."""
+    metric: Metric | None = getattr(support, "metric", None)
+    if isinstance(metric, Randers | Riemannian):
+        return metric, None
+    fit = fit_randers(support)
+    return fit.metric, fit.residual
+
+
+def edge_directions(images: Tensor) -> Tensor:
+    """Return, at each pixel, how strong an edge there is and which way it runs: (B, 2, H, W).
+
+    With θ the edge's angle from +x towards +y, these are |∇|·(cos 2θ, sin 2θ), of the images' mean over channels: twice
+    the angle, as an edge has no front and no back.
+    """
+    grey = pad(images.float().mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], device=images.device) / 8
+    gy, gx = conv2d(grey, torch.stack([sobel.t(), sobel]).unsqueeze(1)).unbind(1)
+    strength = torch.hypot(gx, gy).clamp_min(1e-12)
+    # The edge runs at a right angle to the gradient: twice its angle is π more.
+    return torch.stack([gy.square() - gx.square(), -2 * gx * gy], 1) / strength.unsqueeze(1)
+
+
+def write(folder: Path, statistics: Sequence[Statistic], about: Mapping[str, Any]) -> None:
+    """Write ``diagnosis.csv`` and ``diagnosis.png``."""
+    rows = [dataclasses.asdict(s) | dict(about) | versions() for s in statistics]
+    write_table(folder / "diagnosis.csv", [{k: _short(v) for k, v in row.items()} for row in rows])
+    with writing(folder / "diagnosis.png") as path:
+        figure(statistics).savefig(path)
+
+
+def show(statistics: Sequence[Statistic]) -> None:
+    """Print a table for each method: layers, and the medians of what was measured there."""
+    import rich.console
+    import rich.table
+
+    for method in dict.fromkeys(s.method for s in statistics):
+        some = [s for s in statistics if s.method == method]
+        table = rich.table.Table(title=f"{NAMES.get(method, method)}: medians over pixels")
+        for name in ("layer", *dict.fromkeys(s.quantity for s in some)):
+            table.add_column(name, justify="left" if name == "layer" else "right")
+        for layer in dict.fromkeys(s.layer for s in some):
+            table.add_row(layer.removeprefix("layer"), *(f"{s.median:.2f}" for s in some if s.layer == layer))
+        rich.console.Console().print(table)
+
+
+def figure(statistics: Sequence[Statistic]) -> Any:
+    """Draw a panel for each quantity: its median by layer, and the band from the 10th to the 90th percentile."""
+    from matplotlib.figure import Figure
+
+    shown = [q for q in QUANTITIES if any(s.quantity == q for s in statistics)]
+    columns = 3
+    rows = -(-len(shown) // columns)
+    drawing = Figure(figsize=(4.4 * columns, 3.1 * rows), dpi=150, layout="constrained")
+    panels = drawing.subplots(rows, columns, squeeze=False).ravel()
+    layers = list(dict.fromkeys(s.layer for s in statistics))
+    for axes, quantity in zip(panels, shown, strict=False):
+        for method in dict.fromkeys(s.method for s in statistics):
+            some = [s for s in statistics if (s.method, s.quantity) == (method, quantity)]
+            places = [layers.index(s.layer) for s in some]
+            colour = COLOURS.get(method)
+            axes.plot(
+                places, [s.median for s in some], "o-", color=colour, label=NAMES.get(method, method), markersize=3
+            )
+            axes.fill_between(
+                places, [s.low for s in some], [s.high for s in some], color=colour, alpha=0.15, linewidth=0
+            )
+        medians, highs = zip(*((s.median, s.high) for s in statistics if s.quantity == quantity), strict=True)
+        if max(highs) > 4 * max(medians) > 0:  # a few far ones would flatten the rest
+            axes.set_ylim(top=4 * max(medians))
+        axes.set_title(QUANTITIES[quantity], fontsize=9)
+        axes.set_xticks(range(len(layers)), [_tick(layer) for layer in layers], rotation=60, fontsize=7)
+        axes.grid(alpha=0.3)
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    panels[0].legend(fontsize=8)
+    return drawing
+
+
+def _measure(metric: Randers | Riemannian, residual: Tensor | None) -> dict[str, Tensor]:
+    """Return the quantities of every ball, (B, G, *out) each."""
+    measured = {
+        "radius": (metric.volume / torch.pi).sqrt(),  # of the round ball of the same area
+        "anisotropy": metric.anisotropy,
+        "asymmetry": metric.asymmetry,
+        "shift": torch.zeros_like(metric.asymmetry),
+    }
+    if isinstance(metric, Randers):
+        measured["shift"] = torch.linalg.vector_norm(metric.zermelo()[1], dim=2)
+    return measured if residual is None else measured | {"residual": residual}
+
+
+def _alignment(metric: Randers | Riemannian, edges: Tensor) -> tuple[float, float]:
+    """Return Σ w cos 2(φ − θ) and Σ w: φ is the angle of a ball's long axis, θ that of the edge.
+
+    The weight is the edge's strength times the logarithm of the anisotropy: a round ball has no direction, nor has a
+    flat part of the image. The ratio is 1 where long axes run along edges, −1 across them, 0 if neither.
+    """
+    shape = metric.zermelo()[0] if isinstance(metric, Randers) else metric
+    yy, yx, xx = shape.M.unbind(2)
+    # The long axis belongs to the least eigenvalue: twice its angle is that of (M_yy − M_xx, −2 M_yx).
+    axis = torch.stack([yy - xx, -2 * yx], 2)
+    axis = axis / torch.linalg.vector_norm(axis, dim=2, keepdim=True).clamp_min(1e-12)
+    local = interpolate(edges, axis.shape[3:], mode="area").unsqueeze(1).to(axis)  # [B, 1, 2, *out]
+    stretch = shape.anisotropy.log()
+    along = ((axis * local).sum(2) * stretch).sum()
+    weight = (torch.linalg.vector_norm(local, dim=2) * stretch).sum()
+    return float(along), float(weight)
+
+
+def _statistic(method: str, layer: str, quantity: str, values: Tensor) -> Statistic:
+    kept = values[:: max(len(values) // _KEPT, 1)].double().numpy()
+    low, median, high = np.quantile(kept, (0.1, 0.5, 0.9)).tolist()
+    mean, std = float(values.double().mean()), float(values.double().std(correction=0))
+    return Statistic(method, layer, quantity, mean, std, low, median, high, len(values))
+
+
+def _tick(layer: str) -> str:
+    return layer.replace("layer", "").replace("conv", "c")
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value

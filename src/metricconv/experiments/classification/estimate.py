@@ -1,0 +1,56 @@
+"""How long a grid will take: a few training steps of each kind of run, timed on this machine."""
+
+import statistics
+from collections.abc import Iterable
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from .module import now
+from .runs import Runner
+from .setting import Setting
+
+WARM_UP = 5
+# Lightning's share of a step, in seconds, and that of a run: building, testing, writing.
+STEP_OVERHEAD = 5e-4
+RUN_OVERHEAD = 2.0
+
+Kind = tuple[object, ...]
+
+
+def kind(setting: Setting) -> Kind:
+    """Return what the time of a step depends on."""
+    return tuple(
+        setting.key[name]
+        for name in ("dataset", "network", "method", "layers", "head", "metric_groups", "batch", "precision")
+    )
+
+
+def run_seconds(settings: Iterable[Setting], runner: Runner, device: torch.device, steps: int = 20) -> list[float]:
+    """Return about how long each setting takes; settings of one kind are timed once."""
+    known: dict[Kind, float] = {}
+    times = []
+    for setting in settings:
+        if kind(setting) not in known:
+            known[kind(setting)] = step_seconds(setting, runner, device, steps)
+        count = len(runner.images(setting.dataset).train_y) - setting.holdout
+        batches = (setting.train_images or count) // setting.batch * int(setting.epochs or 1)
+        times.append(batches * (known[kind(setting)] + STEP_OVERHEAD) + RUN_OVERHEAD)
+    return times
+
+
+def step_seconds(setting: Setting, runner: Runner, device: torch.device, steps: int = 20) -> float:
+    """Return the median time of a training step, after a few that pay for what is done once."""
+    run = runner.ready(setting, runner.pictures(setting, device))
+    network = run.module.network.train()
+    optimizer = torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9)
+    times = []
+    for (x, y), _ in zip(run.train, range(WARM_UP + steps), strict=False):
+        before = now(device)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=setting.precision == "bf16-mixed"):
+            scores = network(x)
+        cross_entropy(scores.float(), y).backward()
+        optimizer.step()
+        times.append(now(device) - before)
+    return statistics.median(times[WARM_UP:] or times)

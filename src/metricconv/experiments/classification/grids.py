@@ -1,0 +1,185 @@
+"""Grids of runs by name: the short one for a single GPU and some minutes, and those of the paper's tables."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..results import Results, text
+from .runs import Phase
+from .setting import KEY, Setting
+
+RIVALS = ("deformable", "shifted")
+ADAPTIVE = ("metric-randers", *RIVALS)
+# Of the heads' learning rate, the most telling first.
+MULTIPLIERS = (0.1, 1.0, 0.01, 0.3, 0.03)
+USUAL_MULTIPLIER = 0.1
+
+# What the short grid holds fixed where the command says nothing else.
+SHORT = {"recipe": "onecycle", "epochs": 6, "batch": 128, "holdout": 5000}
+# What is tried on the metric network beside its usual form.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "Riemannian": {"method": "metric-riemann"},
+    "four metrics a layer": {"metric_groups": 4},
+    "little drift": {"eps_omega": 0.9},
+    "much drift": {"eps_omega": 0.1},
+    "wide range of scales": {"s_min": 0.01, "s_max": 3.0},
+    "round stencil": {"stencil": "onion"},
+    "6 numbers": {"head": 6},
+}
+
+
+def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[Phase]:
+    """Return the comparison at one short schedule for all, in order of importance.
+
+    Each method is taken at its own best multiplier of the heads' rate, chosen on held-out images.
+    """
+    common = SHORT | dict(common)
+    first, second, *more = seeds
+    cifar = {"dataset": "cifar100", **common}
+    clothes = {"dataset": "fashion-mnist", **common}
+
+    def make(base: Mapping[str, Any], method: str, **rest: Any) -> Setting:
+        return Setting(**{**base, "method": method, **rest})
+
+    def sweep(*multipliers: float) -> Callable[[Results], Iterator[Setting]]:
+        def settings(_: Results) -> Iterator[Setting]:
+            for multiplier in multipliers:
+                for method in ADAPTIVE:
+                    yield make(cifar, method, head_multiplier=multiplier, seed=first)
+
+        return settings
+
+    def best(base: Mapping[str, Any], *methods: str, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
+        def settings(results: Results) -> Iterator[Setting]:
+            for method in methods:
+                tried = make(cifar, method, seed=first)
+                yield make(base, method, **({"head_multiplier": best_multiplier(results, tried)} | rest))
+
+        return settings
+
+    def variants(results: Results) -> Iterator[Setting]:
+        multiplier = best_multiplier(results, make(cifar, "metric-randers", seed=first))
+        for changes in VARIANTS.values():
+            yield Setting(
+                **{**cifar, "method": "metric-randers", "head_multiplier": multiplier, "seed": first, **changes}
+            )
+
+    return [
+        ("CIFAR-100, standard", lambda _: [make(cifar, "standard", seed=first)]),
+        ("CIFAR-100, the heads' rate", sweep(*MULTIPLIERS[:3])),
+        ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seed=second)),
+        ("Fashion-MNIST", best(clothes, "standard", *ADAPTIVE, seed=first)),
+        ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seed=second)),
+        ("CIFAR-100, fixed weights", best(cifar, *ADAPTIVE, weights="fixed", seed=first)),
+        ("CIFAR-100, the paper's init", best(cifar, *ADAPTIVE, init="paper", seed=first)),
+        ("CIFAR-100, the heads' rate, finer", sweep(*MULTIPLIERS[3:])),
+        ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seed=second)),
+        ("CIFAR-100, other metrics", variants),
+        ("Fashion-MNIST, fixed weights", best(clothes, *ADAPTIVE, weights="fixed", seed=first)),
+        *((f"CIFAR-100, seed {n}", best(cifar, "standard", *ADAPTIVE, seed=n)) for n in more),
+    ]
+
+
+def sweep(
+    common: Mapping[str, Any], methods: Iterable[str], multipliers: Iterable[float], seeds: Iterable[int]
+) -> list[Phase]:
+    """Return a sweep of the heads' learning rates, with the standard network beside it."""
+    base: dict[str, Any] = SHORT | dict(common)
+    methods, multipliers, seeds = list(methods), list(multipliers), list(seeds)
+
+    def settings(_: Results) -> Iterator[Setting]:
+        for seed in seeds:
+            yield Setting(**{**base, "method": "standard", "seed": seed})
+            for multiplier in multipliers:
+                for method in methods:
+                    yield Setting(**{**base, "method": method, "head_multiplier": multiplier, "seed": seed})
+
+    return [("the heads' rate", settings)]
+
+
+def paper(common: Mapping[str, Any], starts: Iterable[str], seeds: int = 8) -> list[Phase]:
+    """Return the paper's Tables 3 and 4 by its own recipe: Adam, 240 epochs, heads at the rate of the rest.
+
+    ``starts`` are "scratch" and, where pretrained weights are given, their name. One run each on the grey images and
+    ``seeds`` on the others, as in the paper.
+    """
+    starts = list(starts)
+
+    def of(dataset: str) -> Callable[[Results], Iterator[Setting]]:
+        def settings(_: Results) -> Iterator[Setting]:
+            for seed in range(1 if "mnist" in dataset else seeds):
+                for start in starts:
+                    for method, weights in _cells():
+                        yield Setting(**_published(common, dataset, method, weights, start), seed=seed)
+
+        return settings
+
+    return [(dataset, of(dataset)) for dataset in ("fashion-mnist", "mnist", "cifar100", "cifar10")]
+
+
+def ablation(
+    common: Mapping[str, Any], start: str, seeds: int = 10, networks: Iterable[str] = ("resnet18",)
+) -> list[Phase]:
+    """Return the paper's ablation: only layer 4 replaced, on CIFAR-100, with learnt weights."""
+
+    def of(network: str) -> Callable[[Results], Iterator[Setting]]:
+        def settings(_: Results) -> Iterator[Setting]:
+            for seed in range(seeds):
+                for method in ("standard", *RIVALS, "metric-randers", "metric-riemann"):
+                    fields = _published(common, "cifar100", method, "learnt", start)
+                    yield Setting(**{**fields, "network": network, "layers": "4"}, seed=seed)
+
+        return settings
+
+    return [(f"layer 4 alone, {network}", of(network)) for network in networks]
+
+
+def best_multiplier(results: Results, setting: Setting) -> float | None:
+    """Return the multiplier with the best held-out accuracy among the rows that differ from a setting in it alone.
+
+    Without images held out, the best on the test images; without rows, the usual one.
+    """
+    if setting.head_multiplier is None:
+        return None
+    same = [name for name in KEY if name != "head_multiplier"]
+    rows = [row for row in results.rows if all(row[name] == text(setting.key[name]) for name in same)]
+    if not rows:
+        return USUAL_MULTIPLIER
+    return float(max(rows, key=lambda row: float(row["held_top1"] or row["top1"]))["head_multiplier"])
+
+
+def single(settings: Iterable[Setting]) -> list[Phase]:
+    """Return a grid of given settings."""
+    chosen = list(settings)
+    return [(f"{len(chosen)} run{'s' * (len(chosen) > 1)}", lambda _: chosen)]
+
+
+def of_dataset(phases: Iterable[Phase], dataset: str) -> list[Phase]:
+    """Return the part of a grid that is about one dataset."""
+
+    def part(settings: Callable[[Results], Iterable[Setting]]) -> Callable[[Results], list[Setting]]:
+        return lambda results: [setting for setting in settings(results) if setting.dataset == dataset]
+
+    return [(title, part(settings)) for title, settings in phases]
+
+
+def planned(phases: Iterable[Phase], results: Results) -> list[tuple[str, Setting]]:
+    """Return all runs of a grid as it stands, each with the title of its phase."""
+    return [(title, setting) for title, settings in phases for setting in settings(results)]
+
+
+def _cells() -> Iterator[tuple[str, str]]:
+    yield "standard", "learnt"
+    for method in (*RIVALS, "metric-randers"):
+        yield method, "learnt"
+        yield method, "fixed"
+
+
+def _published(common: Mapping[str, Any], dataset: str, method: str, weights: str, start: str) -> dict[str, Any]:
+    """Return the paper's settings of a cell; its L1 term and its warm-up are the metric network's alone."""
+    metric = method.startswith("metric") and weights == "learnt" and dataset.startswith("cifar")
+    warm = metric and dataset == "cifar10" and start != "scratch"
+    chosen = {"recipe": "paper", "init": "paper", "head_multiplier": 1.0, "l1": 5000.0 if metric else 0.0}
+    chosen |= {"warmup": 50 if warm else 0}
+    if dataset.startswith("cifar"):
+        chosen |= {"augmentation": "resized-crop"}
+    return {**chosen, **common, "dataset": dataset, "method": method, "weights": weights, "start": start}

@@ -1,0 +1,247 @@
+"""Training one setting, or many in one process: rows that a table lacks, within a budget of time."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+
+from ..results import Results, hardware, text
+from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, seed_all
+from . import datasets, networks
+from .batches import Pictures, TestBatches, TrainBatches
+from .module import Classifier, Stopwatch
+from .setting import KEY, METHODS, Setting
+
+VALUES = (
+    "top1", "top5", "held_top1", "held_top5", "train_loss", "parameters", "epoch_seconds", "peak_mb", "processes"
+)  # fmt: skip
+NETWORK = "network.pt"
+# Images that the statistics of a pretrained network's batch normalisation are taken from.
+_RECALIBRATION = 1024
+
+Phase = tuple[str, Callable[[Results], Iterable[Setting]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How runs are made, none of which should change their results.
+
+    Args:
+        work: folder of checkpoints, logs and trained networks.
+        data_root: where datasets lie; see ``experiments.data``.
+        download: fetch a dataset that is missing.
+        pretrained: file of the weights that settings start from, or "torchvision"; see ``networks.read_pretrained``.
+        checkpoint_every: epochs between checkpoints.
+        eval_every: epochs between looks at the test images, for curves; 0 looks once, at the end.
+        compile: hand the network to ``torch.compile``.
+        trainer: more of ``make_trainer``'s options: accelerator, devices, strategy, deterministic …
+    """
+
+    work: Path
+    data_root: Path | None = None
+    download: bool = False
+    pretrained: Path | None = None
+    checkpoint_every: int = 5
+    eval_every: int = 0
+    compile: bool = False
+    trainer: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Run(NamedTuple):
+    """A setting, ready to train."""
+
+    module: Classifier
+    train: TrainBatches
+    tests: list[TestBatches]
+
+
+class Runner:
+    """Trains settings one after the other and keeps their datasets on the device in between."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._images: dict[str, datasets.Images] = {}
+        self._pictures: dict[tuple[object, ...], Pictures] = {}
+        self._weights: dict[str, dict[str, Tensor]] = {}
+
+    def train(self, setting: Setting) -> dict[str, object]:
+        """Train a setting and return the values of its row; a run that was cut short goes on from its checkpoint."""
+        folder, stopwatch = self.options.work / setting.folder, Stopwatch()
+        trainer = self._trainer(setting, folder, stopwatch)
+        device = trainer.strategy.root_device
+        pictures = self.pictures(setting, device)
+        stopwatch.begin(device)
+        run = self.ready(setting, pictures, trainer.global_rank, trainer.world_size)
+        fit(trainer, run.module, run.train, run.tests)
+        seen = evaluate(trainer, run.module, run.tests)
+        if trainer.is_global_zero:
+            networks.save_network(folder / NETWORK, setting, pictures.classes, pictures.channels, run.module.network)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+        losses = [row["train_loss"] for row in history(folder) if "train_loss" in row]
+        values: dict[str, object] = {
+            **{name: value for name, value in seen.items() if name in VALUES},
+            "train_loss": losses[-1] if losses else None,
+            "parameters": networks.parameters(run.module.network),
+            "epoch_seconds": stopwatch.epoch_seconds,
+            "peak_mb": stopwatch.peak_mb,
+            "processes": trainer.world_size,
+        }
+        # All processes go on with the same rows: what is run next may depend on them.
+        return trainer.strategy.broadcast(values)
+
+    def ready(self, setting: Setting, pictures: Pictures, rank: int = 0, world: int = 1) -> Run:
+        """Build the network of a setting, with weights drawn from its seed, and its batches."""
+        train = TrainBatches(pictures, setting.batch, str(setting.augmentation), setting.seed, rank, world)
+        halves = [half for half in (pictures.test, pictures.held) if half is not None]
+        tests = [TestBatches(pictures, half, rank=rank, world=world) for half in halves]
+        device = pictures.mean.device
+        weights = self._pretrained(setting)
+        seed_all(setting.seed)
+        network = networks.build(setting, pictures.classes, pictures.channels, weights)
+        network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if weights is not None:
+            some = pictures.train.x[:_RECALIBRATION]
+            networks.recalibrate(network, (pictures.normalised(x) for x in some.split(128)))
+        if self.options.compile:
+            network.compile()
+        return Run(Classifier(network, setting, pictures.classes), train, tests)
+
+    def images(self, dataset: str) -> datasets.Images:
+        """Read a dataset, once."""
+        if dataset not in self._images:
+            self._images[dataset] = datasets.load(dataset, self.options.data_root, download=self.options.download)
+        return self._images[dataset]
+
+    def pictures(self, setting: Setting, device: torch.device) -> Pictures:
+        """Put a setting's images on a device, once; only the last ones are kept there."""
+        key = setting.dataset, device, setting.holdout, setting.train_images
+        if key not in self._pictures:
+            self._pictures = {key: Pictures(self.images(setting.dataset), *key[1:])}
+        if setting.augmentation == "pad-crop":
+            _ = self._pictures[key].padded  # now, so that no run's memory is charged for it
+        return self._pictures[key]
+
+    def _trainer(self, setting: Setting, folder: Path, stopwatch: Stopwatch) -> lightning.Trainer:
+        chosen = self.options.trainer
+        return make_trainer(
+            folder,
+            epochs=int(setting.epochs or 1),
+            seed=setting.seed,
+            checkpoint_every=self.options.checkpoint_every,
+            precision=setting.precision,
+            callbacks=[stopwatch, *_progress_bar(chosen.get("progress"))],
+            log_every_n_steps=2**31,
+            check_val_every_n_epoch=self.options.eval_every or 1,
+            limit_val_batches=1.0 if self.options.eval_every else 0,
+            benchmark=not chosen.get("deterministic", False),
+            sync_batchnorm=_several_gpus(chosen),
+            **chosen,
+        )
+
+    def _pretrained(self, setting: Setting) -> dict[str, Tensor] | None:
+        if setting.start == "scratch":
+            return None
+        if self.options.pretrained is None or self.options.pretrained.stem != setting.start:
+            raise ValueError(f"`start` (={setting.start!r}) needs `pretrained`, the file of these weights")
+        if setting.network not in self._weights:
+            self._weights[setting.network] = networks.read_pretrained(self.options.pretrained, setting.network)
+        return self._weights[setting.network]
+
+
+def table(output: Path) -> Results:
+    """Return the table of all runs in a folder."""
+    return Results(output / "runs.csv", KEY, VALUES)
+
+
+def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minutes: float | None = None) -> None:
+    """Train what the table lacks, phase by phase: a phase sees the rows of those before it.
+
+    With ``max_minutes``, no run begins that, by the rows of the table, would not end in time.
+    """
+    if max_minutes is not None and int(runner.options.trainer.get("devices", 1)) > 1:
+        raise ValueError("`max_minutes` needs a single process: several would not stop at the same row")
+    start = time.monotonic()
+
+    def left() -> float | None:
+        return None if max_minutes is None else max(max_minutes - (time.monotonic() - start) / 60, 0)
+
+    for title, settings in phases:
+        lacking = [setting for setting in settings(results) if setting.key not in results]
+        for n, setting in enumerate(lacking, 1):
+            minutes, expected = left(), expected_seconds(results, setting)
+            if minutes is not None and (expected or 0) >= 60 * minutes:
+                about = "" if expected is None else f", the next run takes about {expected:.0f} s"
+                say(f"stopped at {title}, {n} of {len(lacking)}: {60 * minutes:.0f} s are left{about}")
+                return
+            say(f"{title}, {n} of {len(lacking)}: {setting}")
+            before = time.monotonic()
+            values = runner.train(setting)
+            results.add(setting.key, values, time.monotonic() - before)
+            say(f"    {summary(values)}")
+
+
+def trained_networks(
+    paths: Sequence[Path], output: Path, work: Path, *, adaptive: bool = False
+) -> list[tuple[Setting, nn.Module]]:
+    """Return the networks of these files; of none, the best of each method that the work folder still has.
+
+    Best is by the rows of the table in ``output``; the dataset is the one with the most methods.
+    """
+    if not paths:
+        best: dict[tuple[str, str], Path] = {}
+        for row in sorted(table(output).rows, key=lambda row: float(row["held_top1"] or row["top1"])):
+            path = work / Setting.from_row(row).folder / NETWORK
+            if path.exists() and row["weights"] == "learnt" and not (adaptive and row["method"] == "standard"):
+                best[row["dataset"], row["method"]] = path
+        datasets = [dataset for dataset, _ in best]
+        most = max(datasets, default="", key=datasets.count)
+        paths = [best[most, method] for method in METHODS if (most, method) in best]
+    if not paths:
+        raise ValueError(f"`work` (={work}) has no trained network of the runs in {output}: name one with --network")
+    return [networks.load_network(path) for path in paths]
+
+
+def expected_seconds(results: Results, setting: Setting) -> float | None:
+    """Return how long rows of the same size took on this hardware, by the epoch; None where there are none."""
+    same = ("dataset", "network", "method", "layers", "metric_groups", "batch", "precision", "train_images", "holdout")
+    wanted = {name: text(setting.key[name]) for name in same} | {"hardware": hardware()}
+    alike = [row for row in results.rows if all(row[name] == value for name, value in wanted.items())]
+    if not alike:
+        return None
+    return min(float(row["seconds"]) / float(row["epochs"]) for row in alike) * int(setting.epochs or 1)
+
+
+def summary(values: dict[str, object]) -> str:
+    """Return what came of a run in one line."""
+    parts = [f"top-1 {100 * float(str(values['top1'])):.2f} %", f"top-5 {100 * float(str(values['top5'])):.2f} %"]
+    if values.get("held_top1") is not None:
+        parts.append(f"held out {100 * float(str(values['held_top1'])):.2f} %")
+    if values["epoch_seconds"] is not None:
+        parts.append(f"{float(str(values['epoch_seconds'])):.2f} s an epoch")
+    if values["peak_mb"] is not None:
+        parts.append(f"peak {float(str(values['peak_mb'])):.0f} MiB")
+    return ", ".join(parts)
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    """Tell the person at the terminal how far things are."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _progress_bar(wanted: bool | None) -> list[Callback]:
+    shown = sys.stderr.isatty() if wanted is None else wanted
+    return [TQDMProgressBar(refresh_rate=20)] if shown else []
+
+
+def _several_gpus(trainer: dict[str, Any]) -> bool:
+    several = str(trainer.get("devices", 1)) not in ("1", "auto")
+    return several and trainer.get("accelerator") != "cpu" and torch.cuda.is_available()

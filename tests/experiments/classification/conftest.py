@@ -1,0 +1,17 @@
+"""What the tests of classification share: a tiny network by name, and a dataset in a folder."""
+
+import pytest
+
+from experiments.classification import tiny
+from metricconv.experiments.classification import networks
+
+
+@pytest.fixture(autouse=True)
+def tiny_network(monkeypatch):
+    monkeypatch.setitem(networks.NETWORKS, "tiny", tiny.TinyResNet)
+
+
+@pytest.fixture
+def data_root(tmp_path):
+    tiny.write_dataset(tmp_path)
+    return tmp_path

@@ -1,0 +1,68 @@
+"""The commands end to end on a tiny set: rows, tables, figures, estimates; mistakes in one line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from metricconv.experiments.classification import report
+from metricconv.experiments.classification.commands import app
+
+TINY = ("--dataset=cifar10", "--network=tiny", "--batch=16", "--epochs=1", "--train-images=32", "--accelerator=cpu")
+
+
+@pytest.fixture
+def command(data_root, tmp_path):
+    def invoke(*arguments, code=0):
+        folders = [f"--output={tmp_path / 'out'}", f"--work={tmp_path / 'work'}", f"--data-root={data_root}"]
+        outcome = CliRunner().invoke(app, [*arguments, *folders])
+        assert outcome.exit_code == code, outcome.output
+        return outcome.output if not code else str(outcome.exception) + outcome.output
+
+    return invoke
+
+
+def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
+    methods = ("--method=standard", "--method=metric-randers", "--method=deformable")
+    output = command("classify", *TINY, *methods, "--head-multiplier=1", "--head-multiplier=0.1")
+    assert output.count("top-1") == 5  # a standard network has no heads
+    assert "top-1" not in command("classify", *TINY, *methods)
+    page = (tmp_path / "out/classification.md").read_text()
+    assert "## Table 4: CIFAR-10, SGD (Nesterov), cosine, 1 epoch," in page and "[91.83 ± 0.18]" in page
+    assert "classification.md" in report.write_all(tmp_path / "out")
+    output = command("classify-diagnose", "--images=8", "--accelerator=cpu")
+    assert "metric (Randers)" in output and "deformable" in output and "4.1.conv2" in output
+    assert output.count("residual") == 1  # a metric network needs no fit
+    assert (tmp_path / "out/diagnosis.csv").exists() and (tmp_path / "out/diagnosis.png").stat().st_size > 10_000
+
+
+def test_what_networks_look_at_is_drawn(command, tmp_path):
+    command("classify", *TINY, "--method=standard", "--method=shifted")
+    command("classify-gradcam", "--image=1", "--image=2", "--accelerator=cpu")
+    assert (tmp_path / "out/gradcam.png").stat().st_size > 5_000
+
+
+def test_a_grid_is_estimated_before_it_is_run(command):
+    output = command("classify", *TINY, "--estimate", "--seed=0", "--seed=1")
+    assert "2 runs, about" in output and "metric-randers, learnt weights, heads × 0.1, 1 epoch, seed 1" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("classify", "--method=quantum"), "error: `method` (='quantum') must be one of"),
+        (("classify", "--dataset=cifar100"), "error: no cifar100 in"),
+        (("classify", "--grid=long"), "error: `grid` (='long') must be one of 'short', 'paper', 'ablation'"),
+        (("classify", "--dataset=cifar10", "--network=vgg", "--batch=8"), "error: `network` (='vgg') must be one of"),
+        (("classify", "--dataset=cifar10", "--batch=9999", "--network=tiny"), "error: `batch` (=9999) must be at most"),
+        (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),
+        (("classify", *TINY, "--devices=2", "--max-minutes=1"), "error: `max_minutes` needs a single process"),
+        (("classify", *TINY, "--precision=7-bit"), "error: "),
+        (("classify-diagnose", "--accelerator=abacus"), "error: `accelerator` (='abacus') must be"),
+        (("classify-diagnose",), "has no trained network"),
+        (("classify-gradcam",), "has no trained network"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(command, arguments, message, monkeypatch, tmp_path):
+    monkeypatch.delenv("METRICCONV_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    said = command(*arguments, code=1)
+    assert message in said and "Traceback" not in said

@@ -1,0 +1,94 @@
+"""Tables from the CSV alone: medians, spreads, the best multiplier by held-out images, the paper's numbers beside."""
+
+import statistics
+
+import pytest
+
+from metricconv.experiments.classification import grids, published, report
+from metricconv.experiments.classification.runs import table
+from metricconv.experiments.classification.setting import Setting
+
+SHORT = {"recipe": "onecycle", "epochs": 6, "holdout": 5000, "precision": "bf16-mixed"}
+
+
+def add(results, setting, top1, held=None, seconds=10.0, epoch=2.0, peak=900.0):
+    values = {"top1": top1, "top5": min(top1 + 0.2, 1), "held_top1": held, "parameters": 11_220_000}
+    results.add(setting.key, values | {"epoch_seconds": epoch, "peak_mb": peak, "processes": 1}, seconds)
+
+
+@pytest.fixture
+def results(tmp_path):
+    found = table(tmp_path)
+    for seed, top1 in enumerate((0.70, 0.72, 0.71)):
+        add(found, Setting(**SHORT, method="standard", seed=seed), top1, 0.7)
+    for multiplier, held in ((1.0, 0.68), (0.1, 0.75), (0.01, 0.74)):
+        for seed in (0, 1):
+            setting = Setting(**SHORT, head_multiplier=multiplier, seed=seed)
+            add(found, setting, 0.60 + 0.1 * multiplier + seed / 100, held, epoch=3.0)
+    add(found, Setting(**SHORT, head_multiplier=0.1, metric_groups=4), 0.76, 0.77)
+    add(found, Setting(**SHORT, head_multiplier=0.1, init="paper"), 0.50, 0.5)
+    add(found, Setting(**SHORT, weights="fixed"), 0.40, 0.4)
+    add(found, Setting(**SHORT, layers="4"), 0.74, 0.74)
+    return found
+
+
+def test_a_table_has_median_spread_multiplier_and_the_papers_number(results, tmp_path):
+    assert report.write_all(tmp_path) == ["classification.md", "sweep.png"]
+    page = (tmp_path / "classification.md").read_text()
+    assert "| standard |  | 71.00 ± 1.00 (3) [70.48 ± 0.29] |" in page
+    median = statistics.median([61, 62])
+    fixed = "40.00 (1) ×0.1 [40.63 ± 0.79]"
+    assert f"| metric (Randers) | {fixed} | {median:.2f} ± 0.71 (2) ×0.1 [70.03 ± 0.45] |" in page
+    assert "| metric (Randers), 4 groups |" in page and "| metric (Randers), the paper's init |" in page
+    assert "## Layer 4 alone: CIFAR-100, from scratch" in page and "[74.20 ± 0.58]" in page
+    assert "| top-1 | × 1 | × 0.1 | × 0.01 |" in page
+    assert "| metric (Randers) | 11.22 | 3.00 | 1.50 | 900 |" in page
+
+
+def test_a_variant_has_no_number_of_the_papers_beside_it(results, tmp_path):
+    report.write_all(tmp_path)
+    (line,) = [x for x in (tmp_path / "classification.md").read_text().splitlines() if "4 groups |  | 76.00" in x]
+    assert "[" not in line
+
+
+def test_the_best_multiplier_is_chosen_on_held_out_images(results):
+    assert grids.best_multiplier(results, Setting(**SHORT)) == 0.1  # though 1 is best on the test images
+    assert grids.best_multiplier(results, Setting(**SHORT, method="shifted")) == grids.USUAL_MULTIPLIER
+    assert grids.best_multiplier(results, Setting(**SHORT, method="standard")) is None
+
+
+def test_the_short_grid_asks_first_for_what_matters_most_and_follows_its_results(results):
+    phases = grids.short({"precision": "bf16-mixed"})
+    plan = grids.planned(phases, results)
+    assert [s.method for _, s in plan[:4]] == ["standard", "metric-randers", "deformable", "shifted"]
+    assert {s.epochs for _, s in plan} == {6} and {s.batch for _, s in plan} == {128}
+    again = [s for title, s in plan if title == "CIFAR-100, another seed"]
+    assert [(s.method, s.head_multiplier, s.seed) for s in again][:2] == [
+        ("standard", None, 1),
+        ("metric-randers", 0.1, 1),
+    ]
+    assert {s.dataset for _, s in grids.planned(grids.of_dataset(phases, "fashion-mnist"), results)} == {
+        "fashion-mnist"
+    }
+    assert len({s for _, s in plan}) == len(plan) - 3  # the second seed is asked for again, in case the best changed
+
+
+def test_the_papers_grids_have_its_cells_and_settings(results):
+    plan = [s for _, s in grids.planned(grids.paper({}, ["scratch", "weights"]), results)]
+    assert len(plan) == 2 * 7 * (1 + 1 + 8 + 8)
+    cells = {(s.dataset, s.method, s.weights, s.start == "scratch") for s in plan}
+    assert cells == {(c.dataset, c.method, c.weights, c.start == "scratch") for c in published.TOP1}
+    one = next(
+        s for s in plan if s.dataset == "cifar10" and s.metric and s.start != "scratch" and s.weights == "learnt"
+    )
+    assert (one.recipe, one.epochs, one.lr, one.l1, one.warmup, one.init) == ("paper", 240, 1e-4, 5000, 50, "paper")
+    ablation = [s for _, s in grids.planned(grids.ablation({}, "weights", 2), results)]
+    assert len(ablation) == 10 and {s.layers for s in ablation} == {None, "4"}
+
+
+def test_the_papers_numbers_are_as_printed():
+    assert published.TOP1[published.Cell("cifar100", "metric-randers", "learnt", "scratch")] == (70.03, 0.45)
+    assert published.TOP1[published.Cell("mnist", "deformable", "fixed", "scratch")] == (83.79, None)
+    assert published.TOP5[published.Cell("cifar100", "shifted", "fixed", "transfer")] == (10.67, 2.21)
+    assert published.ABLATION["resnet152", "metric-riemann"] == ((80.27, 0.43), (94.75, 0.23))
+    assert published.Cell("cifar10", "standard", "fixed", "scratch") not in published.TOP1

@@ -1,0 +1,132 @@
+"""Training: losses fall, an interrupted run ends where an unbroken one does, rows are never computed twice."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from metricconv.experiments.classification import module, networks, runs
+from metricconv.experiments.classification.grids import single
+from metricconv.experiments.classification.setting import Setting
+from metricconv.experiments.training import history
+
+TINY = {"dataset": "cifar10", "network": "tiny", "batch": 16, "lr": 0.05, "augmentation": "none"}
+CPU = {"accelerator": "cpu", "progress": False}
+
+
+def runner(root, work, **options):
+    return runs.Runner(runs.Options(work, root, trainer=CPU, **options))
+
+
+def test_a_tiny_metric_network_learns_a_synthetic_set(data_root, tmp_path):
+    setting = Setting(**TINY, epochs=6, holdout=16, head_multiplier=1.0)
+    values = runner(data_root, tmp_path / "work", eval_every=3).train(setting)
+    logged = history(tmp_path / "work" / setting.folder)
+    losses = [row["train_loss"] for row in logged if "train_loss" in row]
+    assert len(losses) == 6 and losses[-1] < 0.5 * losses[0]
+    assert values["train_loss"] == pytest.approx(losses[-1])
+    assert values["top1"] > 0.7 and values["top5"] == 1 and 0 <= values["held_top1"] <= 1
+    assert values["epoch_seconds"] > 0 and values["peak_mb"] is None
+    again, network = networks.load_network(tmp_path / "work" / setting.folder / runs.NETWORK)
+    assert again == setting and networks.parameters(network) == values["parameters"]
+    assert any(layer.head.weight.abs().max() > 0 for _, layer in networks.adaptive_layers(network))
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(data_root, tmp_path, monkeypatch):
+    setting = Setting(
+        **(TINY | {"augmentation": "pad-crop"}), recipe="onecycle", epochs=3, warmup=1, l1=1.0, train_images=48
+    )
+
+    def weights(work, **options):
+        values = runner(data_root, work, checkpoint_every=1, **options).train(setting)
+        state = torch.load(work / setting.folder / runs.NETWORK, weights_only=True)["state"]
+        return values, state
+
+    unbroken, expected = weights(tmp_path / "a")
+    step = module.Classifier.training_step
+
+    def die(self, batch, index):
+        if self.current_epoch == 1 and index == 1:
+            raise Killed
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module.Classifier, "training_step", die)
+        weights(tmp_path / "b")
+    torch.rand(5)  # whatever else has drawn numbers in between
+    resumed, found = weights(tmp_path / "b")
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    measured = ("top1", "train_loss", "parameters")
+    assert {k: resumed[k] for k in measured} == {k: unbroken[k] for k in measured}
+
+
+def test_a_repeated_command_adds_only_the_rows_that_lack(data_root, tmp_path, capsys):
+    settings = [Setting(**TINY, epochs=1, method=m) for m in ("standard", "shifted")]
+    results = runs.table(tmp_path)
+    runs.run_all(results, single(settings[:1]), runner(data_root, tmp_path / "work"))
+    runs.run_all(runs.table(tmp_path), single(settings), runner(data_root, tmp_path / "work"))
+    rows = runs.table(tmp_path).rows
+    assert [Setting.from_row(row) for row in rows] == settings
+    assert all(row["seconds"] and row["hardware"] and row["torch"] and row["date"] for row in rows)
+    assert capsys.readouterr().err.count("top-1") == 2
+
+
+def test_no_run_begins_that_would_not_end_in_time(data_root, tmp_path, capsys):
+    settings = [Setting(**TINY, epochs=1, seed=seed) for seed in (0, 1)]
+    results = runs.table(tmp_path)
+    results.add(settings[0].key, {"top1": 0.5, "top5": 1.0}, seconds=90)
+    runs.run_all(results, single(settings), runner(data_root, tmp_path / "work"), max_minutes=1)
+    assert len(results.rows) == 1 and "the next run takes about 90 s" in capsys.readouterr().err
+
+
+def test_the_l1_term_holds_the_heads_back_and_the_warm_up_holds_them_still(data_root, tmp_path):
+    def head_size(**changes):
+        setting = Setting(**TINY, method="deformable", epochs=1, head_multiplier=1.0, train_images=48, **changes)
+        runner(data_root, tmp_path / "work").train(setting)
+        _, network = networks.load_network(tmp_path / "work" / setting.folder / runs.NETWORK)
+        return sum(float(layer.head.weight.detach().abs().sum()) for _, layer in networks.adaptive_layers(network))
+
+    free = head_size()
+    assert head_size(warmup=1) == 0 < free
+    assert head_size(l1=0.3) < free
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
+def test_half_precision_trains_and_keeps_its_weights_in_full(data_root, tmp_path):
+    setting = Setting(**TINY, epochs=1, precision="bf16-mixed")
+    with torch.backends.mkldnn.flags(enabled=False):  # whose bfloat16 convolutions not every CPU has
+        values = runner(data_root, tmp_path / "work").train(setting)
+    assert 0 <= values["top1"] <= 1
+    state = torch.load(tmp_path / "work" / setting.folder / runs.NETWORK, weights_only=True)["state"]
+    assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_settings_that_mean_the_same_have_the_same_key():
+    assert Setting(method="standard", head_multiplier=0.3) == Setting(method="standard", l1=5.0)
+    assert Setting(method="shifted", eps_omega=0.3) == Setting(method="shifted")
+    assert Setting(method="metric-riemann") == Setting(method="metric-riemann", eps_omega=0.3)
+    assert Setting(weights="fixed").head == 6 and Setting().head == 7
+    assert Setting(recipe="paper").epochs == 240
+    assert len({Setting(seed=n).folder for n in range(3)}) == 3
+    assert dataclasses.replace(Setting(), seed=1).seed == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "quantum"}, r"`method` \(='quantum'\) must be one of"),
+        ({"dataset": "imagenet"}, r"`dataset` \(='imagenet'\)"),
+        ({"method": "standard", "weights": "fixed"}, r"`weights` \(='fixed'\)"),
+        ({"epochs": 0}, r"`epochs` \(=0\) must be at least 1"),
+        ({"lr": float("nan")}, r"`lr` \(=nan\)"),
+        ({"head": 9}, r"`head` \(=9\)"),
+        ({"layers": "1"}, r"`layers` \(='1'\)"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Setting(**changes)
