@@ -7,8 +7,11 @@ from ops.triton.cases import Case
 
 pytest.importorskip("triton")
 
+from metricconv.ops.triton import tiles
 from ops.triton.ahead import build, launches_of
 
+# Bytes that a program may have at most, by capability.
+SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 CASES = {
     "dense": Case(channels=(64, 128), size=(28, 28), dtype=torch.bfloat16, layout="channels_last"),
     "dense, many channels": Case(channels=(512, 512), size=(9, 20), dtype=torch.bfloat16),
@@ -27,4 +30,24 @@ def test_kernels_compile(name: str, capability: int) -> None:
     # Forward, image, weights; strays of patches; the geometry, with many channels apart; fields and rays of geodesics.
     assert len(launches) == {"dense": 4, "dense, many channels": 5, "geodesic": 9}.get(name, 3)
     for kernel, arguments in launches:
-        assert build(kernel, arguments, capability).asm["cubin"]
+        built = build(kernel, arguments, capability)
+        assert built.asm["cubin"] and built.metadata.shared <= SHARED_MEMORY[capability]
+
+
+SMALL = {
+    "many channels": (Case(channels=(64, 512), size=(8, 8), dtype=torch.bfloat16), False),
+    "float32": (Case(channels=(128, 128), size=(16, 16)), False),
+    "deterministic": (Case(channels=(64, 128), size=(16, 16), dtype=torch.bfloat16), True),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_kernels_fit_a_small_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "roomy", lambda device: False)
+    case, deterministic = SMALL[name]
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        launches = launches_of(case)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(build(*launch, 89).metadata.shared <= SHARED_MEMORY[89] for launch in launches)

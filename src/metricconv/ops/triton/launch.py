@@ -145,7 +145,7 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
 def _plan_forward(call: Call, out: Tensor, biased: bool) -> Launch:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.forward(how, call.kind, shape, channels, call.x.element_size())
+    cut = tiles.forward(how, call.kind, shape, channels, call.x.element_size(), tiles.roomy(call.x.device))
     if how == "each":
         blocks, steps = math.ceil(channels.span / cut["BN"]), 1
         programs = channels.ins // channels.span * blocks
@@ -299,7 +299,8 @@ def _launch_backward_data(
 def _plan_backward_data(call: Call, grad: Tensor, window: str, scatter: str, moves: bool) -> tuple[Launch, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, moves)
+    roomy = tiles.roomy(call.x.device)
+    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, moves, roomy)
     blocks = math.ceil(channels.span / cut["BK"])
     windows = math.ceil(shape.batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
     rivals = channels.spans_per_metric * blocks if moves else 0
@@ -336,7 +337,7 @@ def _launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tens
 def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch, int, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), moves)
+    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), moves, tiles.roomy(call.x.device))
     blocks = math.ceil(channels.span / cut["BK"])
     steps = 1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"])
     count = tiles.count(shape, cut["BM"], cut["TW"])

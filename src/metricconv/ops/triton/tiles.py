@@ -4,14 +4,27 @@ Sizes are those of the kernels: BM pixels, BN output channels, BK input channels
 pixels (0: BM pixels in memory order).
 """
 
+import functools
 import math
 from typing import Any
+
+import torch
 
 from .forward import Channels
 from .geometry import Shape
 
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
 _PROGRAMS = 1056
+
+
+# Those whose programs may have 163 KB of shared memory or more: Ampere to Blackwell in data centres. Others have 99 KB.
+_ROOMY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3), (11, 0)}
+
+
+@functools.cache
+def roomy(device: torch.device) -> bool:
+    """Return whether programs have much shared memory there."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) in _ROOMY
 
 
 def power_of_2(n: int) -> int:
@@ -63,7 +76,7 @@ def _few(shape: Shape, channels: Channels, BM: int, num_warps: int) -> dict[str,
     return {"BM": BM, **sizes, "TW": _patch(shape, 16), "num_warps": num_warps, "num_stages": 1}
 
 
-def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
+def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, roomy: bool) -> dict[str, Any]:
     """Return the forward kernel's tiles; ``size`` is the bytes of a number."""
     if how == "sum":
         return _few(shape, channels, 128, 4) | {"PACKED": False}
@@ -80,6 +93,8 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int) ->
         return sizes
     if BN == 128:  # a deformable support's numbers are read for every tap, by all who share a pixel: let it be few
         return {**sizes, "BM": 64 if size == 2 and kind != "deformable" else 128, "num_warps": 8}
+    if not roomy:
+        return {**sizes, "num_warps": 8}
     if size == 2 and channels.outs_per_group > 256:
         sizes |= {"BM": 128, "BK": min(BK, 32)}
     return {**sizes, "num_warps": 8, "num_stages": 3}
@@ -90,7 +105,9 @@ def geometry_with_weights(how: str, channels: Channels) -> bool:
     return how == "dot" and channels.outs_per_group <= 128
 
 
-def backward_data(how: str, shape: Shape, channels: Channels, size: int, window: str, moves: bool) -> dict[str, Any]:
+def backward_data(
+    how: str, shape: Shape, channels: Channels, size: int, window: str, moves: bool, roomy: bool
+) -> dict[str, Any]:
     """Return the tiles of the kernel for the image, and for the geometry if it ``moves``."""
     if how == "sum":
         return _few(shape, channels, 64, 2) | NO_WINDOW
@@ -113,13 +130,13 @@ def backward_data(how: str, shape: Shape, channels: Channels, size: int, window:
     if how == "dot" and size == 2 and height * width <= 64:
         sizes |= {"BK": _block(channels.span, 16, 128), "num_warps": 8 if moves else 4}
     elif how == "dot" and height * width > 64:
-        sizes |= {"BM": 128, "num_warps": 8} if moves or size == 4 else {}
+        sizes |= {"BM": 128, "num_warps": 8} if (moves and roomy) or size == 4 else {}
     images = max(sizes["BM"] // (height * width), 1)
     steps = math.ceil(images * shape.out_height * shape.out_width / sizes["BM"])
     return {**sizes, "TW": 0, "WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
 
 
-def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves: bool) -> dict[str, Any]:
+def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves: bool, roomy: bool) -> dict[str, Any]:
     """Return the tiles of the kernel for the weights, and for the geometry if it ``moves``."""
     if how == "sum":
         return _few(shape, channels, 256, 4)
@@ -128,7 +145,8 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
         block = _block(channels.span, 1, 32)
         return {**sizes, "BN": block, "BK": block, "num_warps": 8}
     if size == 4:
-        BN, BK = _block(channels.outs_per_group, 16, 128), _block(channels.span, 16, 128)
+        largest = 64 if moves and not roomy else 128
+        BN, BK = _block(channels.outs_per_group, 16, largest), _block(channels.span, 16, largest)
         return {**sizes, "BN": BN, "BK": BK, "num_warps": 8 if BN * BK > 4096 else 4}
     BN = _block(channels.outs_per_group, 16, 128 if moves else 256)
     BK = _block(channels.span, 16, 128 if BN == 256 else 64)
