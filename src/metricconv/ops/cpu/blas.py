@@ -1,0 +1,83 @@
+"""Matrix products inside kernels, by the BLAS that torch brings with it."""
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .jit import compiled
+
+
+def gemm_address(dtype: torch.dtype) -> int:
+    """Return where the BLAS's product of matrices of a dtype starts, 0 where it cannot be found."""
+    name = {torch.float32: "sgemm_", torch.float64: "dgemm_"}[dtype]
+    function = _find(name)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def set_blas_threads(count: int) -> int:
+    """Set how many threads MKL takes for this one, 0 for as many as torch says; return what was set before."""
+    setter = _find("MKL_Set_Num_Threads_Local")
+    return 0 if setter is None else setter(count)
+
+
+@functools.cache
+def _find(name: str) -> Any:
+    """Return a function of torch's library, or of those it needs; None where there is none of that name."""
+    folder = Path(torch.__file__).parent / "lib"
+    for file in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            return getattr(ctypes.CDLL(str(folder / file)), name)
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@intrinsic
+def _call(typing: Any, address: Any, pointers: Any) -> Any:
+    """Call the function at an address with pointers, given as integers."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start, packed = arguments
+        values = cgutils.unpack_tuple(builder, packed)
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+        builder.call(builder.inttoptr(start, kind.as_pointer()), values)
+        return context.get_dummy_value()
+
+    return types.void(address, pointers), build
+
+
+@compiled
+def product_scratch(like):
+    """Return what ``product`` passes to BLAS by address: the letters N and T, six sizes, two factors."""
+    letters = np.empty(2, np.uint8)
+    letters[0], letters[1] = 78, 84
+    return letters, np.empty(6, np.int32), np.ones(2, like.dtype)
+
+
+@compiled
+def product(gemm, scratch, a, a_pitch, a_turned, b, b_pitch, b_turned, keep, c, c_pitch, rows, columns, inner):
+    """Write A·B, plus keep·C, to C [rows, columns]: flat arrays that start at their matrices, rows a pitch apart.
+
+    A is [rows, inner], or its transpose where it is turned, and B likewise. BLAS counts by columns, and so sees
+    Cᵀ = Bᵀ·Aᵀ.
+    """
+    letters, sizes, factors = scratch
+    sizes[0], sizes[1], sizes[2] = columns, rows, inner
+    sizes[3], sizes[4], sizes[5] = b_pitch, a_pitch, c_pitch
+    factors[1] = keep
+    size, factor = sizes.ctypes.data, factors.ctypes.data
+    _call(
+        gemm,
+        (
+            letters[b_turned:].ctypes.data, letters[a_turned:].ctypes.data, size, size + 4, size + 8, factor,
+            b.ctypes.data, size + 12, a.ctypes.data, size + 16, factor + factors.itemsize, c.ctypes.data, size + 20,
+        ),
+    )  # fmt: skip
