@@ -1,42 +1,39 @@
-"""The fast CPU engine: 1-D and 2-D supports, forward and backward, compiled by numba on the first call.
+"""The fast CPU engine: every support, forward and backward, compiled by numba on the first call.
+
+float32 and float64 are computed as they are, half precision in float32 and rounded at the end, as by the reference.
+Results do not depend on the number of threads, which is torch's. Geodesic balls of volumes, and what asks for more than
+first derivatives, are left to the reference.
 
 Numba is imported when the first problem arrives that the engine could compute, not before. Kernels are compiled then,
 in a few seconds, and kept on disk for later processes.
 """
 
 import importlib.util
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn import functional
 
 from ...metrics import Randers, Riemannian
-from ...stencils import Stencil
-from ...supports import Deformable, Dilated, Grid, Shifted, TangentBall
+from ...metrics.flow import FlowField, smoothed
+from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ...supports.base import lattice
 from ..problem import Problem
 
-_INSTALLED = importlib.util.find_spec("numba") is not None
-_DTYPES = (torch.float32, torch.float64)
-_KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
+_KINDS = {
+    TangentBall: "ball", GeodesicBall: "geodesic", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated",
+    Grid: "grid",
+}  # fmt: skip
 
-# How many of its first components a 1-D support lacks to be a 2-D one in which nothing happens along y.
-_ABSENT = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
-
-# Addresses in a plane of the image are 32 bits wide.
+# Addresses in an image are 32 bits wide.
 _MOST_PIXELS = 2**31
-
-# A stencil's directions and radii in each dtype.
-_tables: weakref.WeakKeyDictionary[Stencil, dict[torch.dtype, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def absence() -> str | None:
     """Return what is missing for the engine to compute anything, or None."""
-    if not _INSTALLED:
-        return "numba is not installed (pip install 'metricconv[cpu]')"
+    if importlib.util.find_spec("numba") is None:
+        return "numba is not installed"
     try:
         import numba  # noqa: F401
     except ImportError as error:
@@ -51,63 +48,64 @@ def refusal(problem: Problem) -> str | None:
         return f"it computes on the CPU, `input` is on {x.device}"
     missing = absence()
     if missing is not None:
-        return missing
+        return f"{missing} (pip install 'metricconv[cpu]')"
     if torch.compiler.is_exporting():
         return "an exported graph runs where its kernels are not"
     if not torch.compiler.is_compiling() and _transformed():
         return "its kernels have the derivatives of autograd's backward alone, not those of torch.func or forward mode"
-    if support.dim > 2:
-        return f"it knows 1-D and 2-D supports, this one has {support.dim} spatial axes"
+    if support.dim > 3:
+        return f"it knows supports with 1 to 3 spatial axes, this one has {support.dim}"
     if type(support) not in _KINDS:
         return f"it does not know {type(support).__name__} supports"
-    if isinstance(support, TangentBall) and type(support.metric) not in (Riemannian, Randers):
+    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
         return f"it does not know {type(support.metric).__name__} metrics"
-    if x.dtype not in _DTYPES:
-        return f"it knows float32 and float64, `input` is {x.dtype}"
+    if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.places):
+        return f"it knows geodesic balls in the plane, with more than their centre; this one has kernel size {support.kernel_size}"
     for name, tensor in support.tensors().items():
-        if tensor.dtype != x.dtype:
-            return f"it computes all in one dtype, `input` is {x.dtype} and `support.{name}` {tensor.dtype}"
+        if tensor.dtype != _computed(x):
+            return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
     if x.shape[2:].numel() >= _MOST_PIXELS:
         return f"its images have fewer than 2³¹ pixels, `input` has spatial size {tuple(x.shape[2:])}"
     return None
 
 
 def run(problem: Problem) -> Tensor:
-    """Compute Σ_j w_j m_j x(centre + Δ_j) + bias in the input's dtype and layout: (B, C_out, *out)."""
+    """Compute Σ_j w_j m_j x(centre + Δ_j) + bias in float32 or wider: (B, C_out, *out), in the input's layout."""
     from . import library
 
-    x, support, dim = problem.input, problem.support, problem.support.dim
+    x, support, dim, dtype = problem.input, problem.support, problem.support.dim, _computed(problem.input)
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
-    fields = {
-        name: t.to(x.device).expand(batch, groups, *t.shape[2:-dim], *out) for name, t in support.tensors().items()
-    }
-    weight, modulation = problem.weight.to(x.dtype), problem.modulation
+    channels_last = dim > 1 and x.stride(1) == 1 and not x.is_contiguous()
+    modulation = problem.modulation
     if modulation is not None:
-        modulation = modulation.to(x.dtype).expand(batch, groups, support.samples, *out)
-    numbers: dict[str, Any] = {"dilation": support.dilation, "stride": problem.stride, "padding": problem.padding}
-    if dim == 1:  # an image one pixel high
-        x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-        modulation = None if modulation is None else modulation.unsqueeze(-2)
-        fields = {name: functional.pad(t, (0, 0, _ABSENT[name], 0)).unsqueeze(-2) for name, t in fields.items()}
-        one = {"dilation": 1, "stride": 1, "padding": 0}
-        numbers = {name: (one[name], *value) for name, value in numbers.items()}
-    channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        modulation = modulation.to(dtype).expand(batch, groups, support.samples, *out)
+    if isinstance(support, GeodesicBall):
+        field, *flow = _geodesic_field(support, batch, out)
+    else:
+        parts = [t.expand(batch, groups, *t.shape[2:-dim], *out) for t in support.tensors().values()]
+        field, *flow = _joined(parts, dim), 0, (0, 0), (1.0, 1.0), False
     y = library.support_conv(
-        x,
-        weight,
-        modulation,
-        _field([t.flatten(2, -3) for t in fields.values()]),
-        _table(problem),
+        _solid(x.to(dtype), dim),
+        _solid(problem.weight.to(dtype), dim),
+        modulation if modulation is None else _solid(modulation, dim),
+        field,
+        _table(problem).to(dtype),
         _KINDS[type(support)],
-        list(numbers["dilation"]),
-        list(numbers["stride"]),
-        list(numbers["padding"]),
+        dim,
+        [1] * (3 - dim) + list(support.dilation),
+        [1] * (3 - dim) + list(problem.stride),
+        [0] * (3 - dim) + list(problem.padding),
         problem.groups,
         problem.padding_mode,
-        None if problem.bias is None else problem.bias.to(x.dtype),
+        *flow,
+        None if problem.bias is None else problem.bias.to(dtype),
         channels_last,
     )
-    return y.squeeze(2) if dim == 1 else y
+    return y.view(*y.shape[:2], *out).to(x.dtype)
+
+
+def _computed(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _transformed() -> bool:
@@ -115,30 +113,53 @@ def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def _field(parts: list[Tensor]) -> Tensor | None:
+def _solid(t: Tensor, dim: int) -> Tensor:
+    """Give a tensor (…, *spatial) three spatial axes, the absent ones first."""
+    return t.reshape(*t.shape[:-dim], *(1,) * (3 - dim), *t.shape[-dim:])
+
+
+def _joined(parts: list[Tensor], dim: int) -> Tensor | None:
     """Return all numbers of a pixel in one tensor, (B, G, n, *out); no copy where they are in one already."""
-    return torch.cat(parts, 2) if len(parts) > 1 else next(iter(parts), None)
+    if not parts:
+        return None
+    flat = [_solid(part.flatten(2, -dim - 1), dim) for part in parts]
+    return torch.cat(flat, 2) if len(flat) > 1 else flat[0]
+
+
+def _geodesic_field(
+    support: GeodesicBall, batch: int, out: tuple[int, ...]
+) -> tuple[Tensor, int, tuple[int, ...], tuple[float, ...], bool]:
+    """Return the field that geodesics look up, (B, G, nodes, 12), their steps, the nodes along each axis and how far
+    these are apart, and whether it starts anew past its border.
+    """
+    full = support.metric.map(lambda t: t.expand(batch, support.groups, t.shape[2], *out))
+    tensors = smoothed(full, support.smooth, padding_mode=support.padding_mode).tensors()
+    M, omega = tensors["M"], tensors.get("omega")
+    metric = Randers(M, M.new_zeros(()).expand(*M.shape[:2], 2, *out) if omega is None else omega)
+    field = FlowField.of(metric, support.stride, support.padding_mode)
+    table, circular = field.table.view(batch, support.groups, *field.size, -1), field.padding_mode == "circular"
+    if circular:  # the first nodes again, after the last
+        table = torch.cat([table, table[:, :, :1]], 2)
+        table = torch.cat([table, table[:, :, :, :1]], 3)
+    return table.flatten(2, 3), support.steps, tuple(table.shape[2:4]), field.spacing, circular
 
 
 def _table(problem: Problem) -> Tensor:
-    """Return the direction and radius of each sample, or its cell of the reference grid and 1: (P, 3)."""
+    """Return what each sample is, (P, d + 1): its direction and radius, or its cell of the reference grid and 1.
+
+    Of a geodesic ball (P, d + 3): the ray's direction, the part of it at which the sample lies, and the ray's number
+    and length.
+    """
     support, x = problem.support, problem.input
-    if not isinstance(support, TangentBall):
-        spacing = support.spacing if isinstance(support, Grid) else support.dilation
-        cells = lattice(support.kernel_size, spacing, like=x).view(-1, support.dim)
-        return _columns(cells, torch.ones_like(cells[:, 0]))
-    stencil = support.stencil
-    if torch.compiler.is_compiling():
-        return _columns(stencil.directions, stencil.radii).to(x)
-    tables = _tables.setdefault(stencil, {})
-    if x.dtype not in tables:
-        with torch.inference_mode(False), torch.no_grad():  # it will meet calls that keep it for their backward
-            tables[x.dtype] = _columns(stencil.directions, stencil.radii).to(x)
-    return tables[x.dtype]
-
-
-def _columns(points: Tensor, radii: Tensor) -> Tensor:
-    columns = [points, radii.unsqueeze(1)]
-    if points.shape[1] == 1:
-        columns.insert(0, torch.zeros_like(columns[1]))
-    return torch.cat(columns, 1)
+    if isinstance(support, GeodesicBall):
+        places = [support.rays.places.get(j, (0, 0.0)) for j in range(support.samples)]
+        ray, part = (torch.tensor(column) for column in zip(*places, strict=True))
+        vectors = support.rays.vectors.to(x.device)[ray]
+        *direction, length = vectors.unbind(1)
+        return torch.stack([*direction, part.to(vectors), ray.to(vectors), length * support.radius], 1)
+    if isinstance(support, TangentBall):
+        stencil = support.stencil
+        return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)
+    spacing = support.spacing if isinstance(support, Grid) else support.dilation
+    cells = lattice(support.kernel_size, spacing, like=x.to(_computed(x))).view(-1, support.dim)
+    return torch.cat([cells, torch.ones_like(cells[:, :1])], 1)

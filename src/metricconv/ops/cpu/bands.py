@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .launch import Call
+from .launch import Call, without_ring
+from .plans import Planes, Rows
+from .threads import share
 
 # Parts, enough for many threads; pixels that are worth a band; numbers in all parts' sums of weights, 64 MB in float32.
-PARTS = 16
+_PARTS = 16
 _FEWEST_PIXELS = 256
 _MOST_WEIGHTS = 2**24
 
 Needs = tuple[bool, bool, bool, bool]  # the gradients of input, weight, modulation and field
-Gradients = tuple[Tensor | None, ...]
 
 
 class Band(NamedTuple):
@@ -32,7 +33,85 @@ class Band(NamedTuple):
     number: int
 
 
-def cut(call: Call, parts: int) -> list[list[Band]]:
+def forward(call: Call, out: Tensor) -> None:
+    """Add to out, (B, C_out, *out), laid out in rows of channels or contiguous as the call asks."""
+    plan = _plan(call)
+    field, modulation = call.fields()
+    taps, geometry, total = call.taps(), call.geometry(), plan.pixelwise(out)
+
+    def work(part: list[Band]) -> None:
+        with plan.lend() as lent:
+            for b, start, stop, _ in part:
+                shared = (plan.x[b], field[b], taps, plan.weight, modulation[b], geometry, plan.layout)
+                plan.forward(*lent, *shared, total[b], start, stop)
+
+    share(work, _cut(call, _PARTS))
+
+
+def backward(call: Call, grad: Tensor, needs: Needs) -> tuple[Tensor | None, ...]:
+    """Return the gradients that are needed of input, weight, modulation and field; grad (B, C_out, *out)."""
+    plan = _plan(call)
+    field, modulation = call.fields()
+    taps, geometry, upstream = call.taps(), call.geometry(), plan.pixelwise(grad)
+    parts = _cut(call, max(min(_PARTS, _MOST_WEIGHTS // max(plan.weight.size, 1)), 1))
+    bands = 1 + max(band.number for part in parts for band in part)
+    image = _Windows(plan.x, bands if needs[0] else 0)
+    weights = np.zeros((len(parts), *(plan.weight.shape if needs[1] else (0,) * plan.weight.ndim)), plan.x.dtype)
+    to_modulation = np.empty_like(modulation) if needs[2] else modulation[:, :, :0]
+    # Geodesics look the field up where they will, all else at the pixel itself, and no pixel is in two bands.
+    roams = call.kind == "geodesic"
+    numbers = _Windows(field, (bands if roams else 1) if needs[3] else 0)
+
+    def work(number: int) -> None:
+        with plan.lend() as lent:
+            for band in parts[number]:
+                b, start, stop, n = band
+                shared = (plan.x[b], field[b], taps, plan.weight, modulation[b], geometry, plan.layout)
+                own = (*image.of(n, b), weights[number], to_modulation[b], *numbers.of(n if roams else 0, b))
+                plan.backward(*lent, *shared, upstream[b], needs[3], *own, start, stop)
+
+    share(work, range(len(parts)))
+    to_field = numbers.total(2, call.nodes[1] + 2) if needs[3] else None
+    return (
+        plan.image(image.total(plan.axis, sum(call.pitch) + 1)) if needs[0] else None,
+        plan.unordered(weights.sum(0)) if needs[1] else None,
+        torch.from_numpy(to_modulation).view(call.modulation.shape) if call.modulation is not None and needs[2] else None,
+        to_field.view(call.field.shape) if call.field is not None and to_field is not None else None,
+    )
+
+
+class _Windows:
+    """Room for sums [B, …] to which every band of an image adds where it likes: each in a window of its own.
+
+    Only what is written to becomes memory. Windows are added up where they were touched. Without any windows, nothing
+    is wanted.
+    """
+
+    def __init__(self, like: np.ndarray, count: int) -> None:
+        self._windows = np.zeros((count, *like.shape), like.dtype)
+        self._touched = np.full((max(count, 1), len(like), 2), (2**31 - 1, -1), np.int32)
+        self._nothing = np.zeros((0,) * (like.ndim - 1), like.dtype)
+
+    def of(self, number: int, image: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a band's window, and the range of addresses that it touched."""
+        window = self._windows[number, image] if len(self._windows) else self._nothing
+        return window, self._touched[number if len(self._windows) else 0, image]
+
+    def total(self, axis: int, corners: int) -> Tensor:
+        """Return the sum; addresses run along ``axis``, and what was touched ends so many after the last of them."""
+        total = self._windows[0]
+        for window, ranges in zip(self._windows[1:], self._touched[1:], strict=True):
+            for image, (low, high) in enumerate(ranges):
+                where = (image, *[slice(None)] * (axis - 1), slice(int(low), int(high) + corners))
+                total[where] += window[where]
+        return torch.from_numpy(total)
+
+
+def _plan(call: Call) -> Planes | Rows:
+    return Rows(call) if call.in_rows else Planes(call)
+
+
+def _cut(call: Call, parts: int) -> list[list[Band]]:
     """Cut the output into about as many parts: whole images, or each image into bands."""
     batch, pixels = call.x.shape[0], call.pixels
     if batch >= parts:
@@ -41,60 +120,3 @@ def cut(call: Call, parts: int) -> list[list[Band]]:
     count = max(min(math.ceil(parts / batch), pixels // _FEWEST_PIXELS), 1)
     edges = [pixels * band // count for band in range(count + 1)]
     return [[Band(b, edges[n], edges[n + 1], n)] for b in range(batch) for n in range(count)]
-
-
-class Sums:
-    """The gradients of one call while its parts add to them; without numbers where one is not needed.
-
-    A band adds to the image's gradient in a window of its own, of which only what is written to becomes memory. Windows
-    are added up where they were touched.
-
-    Args:
-        call, needs: the call, and which gradients it needs.
-        image: the image with its ring as kernels see it, addresses along ``axis``.
-        weight: the weights as kernels see them.
-    """
-
-    def __init__(self, call: Call, needs: Needs, image: np.ndarray, axis: int, weight: np.ndarray) -> None:
-        self.call, self.needs, self.axis = call, needs, axis
-        limit = max(min(PARTS, _MOST_WEIGHTS // max(weight.size, 1)), 1)
-        self.parts = cut(call, limit)
-        bands = 1 + max(band.number for part in self.parts for band in part)
-        self.windows = np.zeros((bands, *(image.shape if needs[0] else (len(image), 0, 0))), image.dtype)
-        self.touched = np.full((bands, len(image), 2), (2**31 - 1, -1), np.int32)
-        self.weights = np.zeros((len(self.parts), *(weight.shape if needs[1] else (0,) * weight.ndim)), image.dtype)
-        field, modulation = call.fields()
-        self.modulation = np.empty_like(modulation) if needs[2] else modulation[:, :, :0]
-        self.field = np.zeros_like(field)
-
-    def window(self, band: Band) -> tuple[np.ndarray, np.ndarray]:
-        """Return where a band adds to its image's gradient, and the range of addresses that it touched."""
-        return self.windows[band.number, band.image], self.touched[band.number, band.image]
-
-    def image(self) -> Tensor:
-        """Return the gradient of the image with its ring, (B, C, H + 2, W + 2)."""
-        total = self.windows[0]
-        corners = self.call.x.shape[3] + 4  # from an address to the last of its four corners, and one
-        for window, ranges in zip(self.windows[1:], self.touched[1:], strict=True):
-            for image, (low, high) in enumerate(ranges):
-                where = (image, *[slice(None)] * (self.axis - 1), slice(int(low), int(high) + corners))
-                total[where] += window[where]
-        size = (self.call.x.shape[2] + 2, self.call.x.shape[3] + 2)
-        return torch.from_numpy(total).unflatten(self.axis, size).movedim((self.axis, self.axis + 1), (2, 3))
-
-    def weight(self) -> Tensor:
-        """Return the gradient of the weights, as kernels see them."""
-        total = self.weights[0]
-        for part in self.weights[1:]:
-            total += part
-        return torch.from_numpy(total)
-
-    def numbers(self) -> Gradients:
-        """Return the gradients of modulation and field."""
-        return tuple(
-            None if like is None or not needed else torch.from_numpy(found).view(like.shape)
-            for found, like, needed in (
-                (self.modulation, self.call.modulation, self.needs[2]),
-                (self.field, self.call.field, self.needs[3]),
-            )
-        )

@@ -1,8 +1,7 @@
 """Few channels: samples are weighted as they are read, a strip of pixels at a time, plane by plane.
 
-Nothing is kept between taps, so memory does not grow with the kernel. A task is a band of one image's output pixels;
-bands are cut by the problem's size alone, each writes what no other does, and sums over bands are taken in their
-order: the result does not depend on the number of threads.
+Nothing is kept between taps, so memory does not grow with the kernel. In a volume a sample is read in two sheets, of
+which each is a plane's affair.
 """
 
 from typing import NamedTuple
@@ -10,10 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .jit import compiled
-from .sampling import add_offset_gradient, fill_centres, look, place, touch
-
-# Pixels a strip: its dozen buffers fill half of the first cache, and steps from tap to tap are few.
-STRIP = 512
+from .sampling import NUMBER, STRIP, add_scaled, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
 
 
 class Channels(NamedTuple):
@@ -25,111 +21,124 @@ class Channels(NamedTuple):
 
 
 @compiled
-def forward(x, field, taps, weight, modulation, geometry, channels, out, image, start, stop):
-    """Add Σ_j w_j m_j x(centre + Δ_j) to the pixels start … stop of an image's output.
+def forward(x, field, taps, weight, modulation, geometry, layout, out, start, stop):
+    """Add Σ_j w_j m_j x(centre + Δ_j) to the pixels start … stop of one image's output.
 
-    x [B, C, plane], field [B, G, n, N], taps [P, 5], weight [C_out, C/groups, P], modulation [B, G, P or 0, N],
-    out [B, C_out, N].
+    x [C, addresses], field [G, n, N], taps [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
+    out [C_out, N].
     """
+    strip, (address, up, follows) = make_strip(geometry, x), make_places(x)
+    value, later = np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype)
     for first in range(start, stop, STRIP):
-        last = min(first + STRIP, stop)
-        real, cells, address, up_y, up_x = strip_buffers(x, last - first)
-        value, unused = np.empty_like(up_y), np.empty_like(up_y)
-        fill_centres(geometry, first, real[0], real[1])
-        for group in range(field.shape[1]):
+        n = min(STRIP, stop - first)
+        stand(geometry, first, strip, n)
+        for group in range(field.shape[0]):
             for t in range(taps.shape[0]):
-                look(geometry, field[image, group], first, taps, t, t == 0, real, last - first)
-                place(geometry, real[3], real[4], cells, address, up_y, up_x, False, unused, unused)
-                tap = np.intp(taps[t, 3])
-                for c in range(group * channels.per_metric, (group + 1) * channels.per_metric):
-                    read(x[image, c], geometry.width + 2, address, up_y, up_x, value)
-                    if modulation.shape[2]:
-                        scale(value, modulation[image, group, tap, first:last])
-                    outs, inner = c // channels.per_group * channels.outs_per_group, c % channels.per_group
-                    for o in range(outs, outs + channels.outs_per_group):
-                        add_scaled(weight[o, inner, tap], value, out[image, o, first:last])
+                if t == 0 or turns(taps, t):
+                    aim(geometry, field[group], first, taps, t, strip, n)
+                locate(geometry, field[group], first, taps, t, strip, address, up, follows, False, n)
+                tap = np.intp(taps[t, NUMBER])
+                for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
+                    read(x[c], geometry.pitch[1], address, up, value, n)
+                    if geometry.first == 0:
+                        read(x[c, geometry.pitch[0] :], geometry.pitch[1], address, up, later, n)
+                        mix(value, later, up[0], n)
+                    if modulation.shape[1]:
+                        scale(value, modulation[group, tap, first:], n)
+                    outs, inner = c // layout.per_group * layout.outs_per_group, c % layout.per_group
+                    for o in range(outs, outs + layout.outs_per_group):
+                        add_scaled(weight[o, inner, tap], value, out[o, first:], n)
 
 
 @compiled
 def backward(
-    x, field, taps, weight, modulation, geometry, channels, grad, moving, window, touched, grad_weight,
-    grad_modulation, grad_field, image, start, stop
+    x, field, taps, weight, modulation, geometry, layout, grad, moving, window, touched, grad_weight, grad_modulation,
+    grad_field, field_touched, start, stop
 ):  # fmt: skip
     """Add what the pixels start … stop of an image say about its data; a gradient without numbers is not wanted.
 
-    grad [B, C_out, N]; window [C, plane] and grad_weight like weight are this part's own, the others like their
+    grad [C_out, N]; window [C, addresses] and grad_weight like weight are this part's own, the others like their
     tensors. ``touched`` is widened to the addresses that the window was written at.
     """
+    strip, (address, up, follows) = make_strip(geometry, x), make_places(x)
+    gain, slope, felt = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
+    last = taps.shape[0] - 1
     for first in range(start, stop, STRIP):
-        last = min(first + STRIP, stop)
-        real, cells, address, up_y, up_x = strip_buffers(x, last - first)
-        moves_y, moves_x, gain = np.empty_like(up_y), np.empty_like(up_y), np.ones_like(up_y)
-        found = np.empty((5, last - first), x.dtype)
-        fill_centres(geometry, first, real[0], real[1])
-        for group in range(field.shape[1]):
-            for t in range(taps.shape[0]):
-                look(geometry, field[image, group], first, taps, t, t == 0, real, last - first)
-                place(geometry, real[3], real[4], cells, address, up_y, up_x, moving, moves_y, moves_x)
+        n = min(STRIP, stop - first)
+        stand(geometry, first, strip, n)
+        for group in range(field.shape[0]):
+            for t in range(last + 1):
+                if t == 0 or turns(taps, t):
+                    aim(geometry, field[group], first, taps, t, strip, n)
+                locate(geometry, field[group], first, taps, t, strip, address, up, follows, True, n)
                 if window.size:
-                    touch(address, touched)
-                tap = np.intp(taps[t, 3])
-                if modulation.shape[2]:
-                    gain[:] = modulation[image, group, tap, first:last]
-                found[:3] = 0
-                for c in range(group * channels.per_metric, (group + 1) * channels.per_metric):
+                    touch(address, n, touched)
+                tap = np.intp(taps[t, NUMBER])
+                if modulation.shape[1]:
+                    copy(modulation[group, tap, first:], gain, n)
+                slope[:] = 0
+                felt[0] = 0
+                for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     turn_back(
-                        x[image, c], geometry.width + 2, address, up_y, up_x, gain, weight, tap, channels, c,
-                        grad[image], first, found, grad_weight, window,
+                        x[c], geometry, address, up, gain, weight, tap, layout, c, grad, first, slope, felt,
+                        grad_weight, window, n,
                     )  # fmt: skip
-                if grad_modulation.shape[2]:
-                    grad_modulation[image, group, tap, first:last] = found[2]
+                if grad_modulation.shape[1]:
+                    copy(felt[0], grad_modulation[group, tap, first:], n)
                 if moving:
-                    scale(found[0], moves_y)
-                    scale(found[1], moves_x)
-                    add_offset_gradient(
-                        geometry.kind, field[image, group], first, taps, t, real[2], found[0], found[1],
-                        grad_field[image, group],
-                    )  # fmt: skip
+                    for axis in range(geometry.first, 3):
+                        scale(slope[axis], follows[axis], n)
+                    feel(geometry, first, taps, t, strip, slope, grad_field[group], n)
+                    if t == last or turns(taps, t + 1):
+                        settle(geometry, field[group], first, taps, t, strip, grad_field[group], field_touched, n)
 
 
 @compiled
-def strip_buffers(like, n):
-    """Return room for what ``look`` and ``place`` write about a strip."""
-    return (
-        np.empty((5, n), like.dtype), np.empty((2, n), np.int32), np.empty(n, np.int32), np.empty(n, like.dtype),
-        np.empty(n, like.dtype),
-    )  # fmt: skip
+def make_places(like):
+    """Return room for where a strip's samples lie: addresses, weights, how these follow."""
+    return np.empty(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
 
 
 @compiled
 def turn_back(
-    plane, pitch, address, up_y, up_x, gain, weight, tap, channels, c, grad, first, found, grad_weight, window
+    plane, geometry, address, up, gain, weight, tap, layout, c, grad, first, slope, felt, grad_weight, window, n
 ):  # fmt: skip
     """Add what a strip's samples of channel c at one tap say about positions, modulation, weights and image.
 
-    grad [C_out, N] is the image's, the strip starts at ``first``; found [5, n] holds the gradients of positions (y, x)
-    and of the modulation, and scratch.
+    The strip starts at ``first`` of grad [C_out, N]; slope [3, n] is the positions' gradient, felt [5, n] that of the
+    modulation, and scratch.
     """
-    outs, inner, last = c // channels.per_group * channels.outs_per_group, c % channels.per_group, first + gain.size
-    pull, value = found[3], found[4]
+    outs, inner, solid = c // layout.per_group * layout.outs_per_group, c % layout.per_group, geometry.first == 0
+    pull, force, here = felt[1], felt[2], felt[3]
+    value = felt[4] if solid else here
     pull[:] = 0
-    for o in range(outs, outs + channels.outs_per_group):
-        add_scaled(weight[o, inner, tap], grad[o, first:last], pull)
-    read_slopes(plane, pitch, address, up_y, up_x, gain, pull, value, found[0], found[1], found[2])
+    for o in range(outs, outs + layout.outs_per_group):
+        add_scaled(weight[o, inner, tap], grad[o, first:], pull, n)
+    for sheet in range(2 if solid else 1):
+        skip = sheet * geometry.pitch[0]
+        for i in range(n):
+            force[i] = pull[i] * gain[i]
+        if solid:
+            weigh_sheet(sheet, up[0], force, n)
+        read_slopes(plane[skip:], geometry.pitch[1], address, up, force, here, slope, n)
+        if window.size:
+            scatter(force, geometry.pitch[1], address, up, window[c, skip:], n)
+        if solid:
+            join_sheet(sheet, pull, gain, up[0], here, value, slope[0], n)
+    for i in range(n):
+        felt[0, i] += pull[i] * value[i]
     if grad_weight.size:
-        scale(value, gain)
-        for o in range(outs, outs + channels.outs_per_group):
-            grad_weight[o, inner, tap] += dot(value, grad[o, first:last])
-    if window.size:
-        scale(pull, gain)
-        scatter(pull, pitch, address, up_y, up_x, window[c])
+        scale(value, gain, n)
+        for o in range(outs, outs + layout.outs_per_group):
+            grad_weight[o, inner, tap] += dot(value, grad[o, first:], n)
 
 
 @compiled
-def read(plane, pitch, address, up_y, up_x, value):
+def read(plane, pitch, address, up, value, n):
     """Interpolate between the four corners of each address."""
     a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    for i in range(value.size):
+    up_y, up_x = up[1], up[2]
+    for i in range(n):
         k = np.uint64(address[i])  # unsigned: an index that numba need not ask the sign of
         top = a[k] + up_x[i] * (b[k] - a[k])
         bottom = c[k] + up_x[i] * (d[k] - c[k])
@@ -137,29 +146,44 @@ def read(plane, pitch, address, up_y, up_x, value):
 
 
 @compiled
-def read_slopes(plane, pitch, address, up_y, up_x, gain, pull, value, gy, gx, to_gain):
-    """Interpolate, and add what the gradient ``pull`` says about positions and modulation."""
+def mix(value, later, up_z, n):
+    """Interpolate between two sheets, in place."""
+    for i in range(n):
+        value[i] += up_z[i] * (later[i] - value[i])
+
+
+@compiled
+def read_slopes(plane, pitch, address, up, force, value, slope, n):
+    """Interpolate, and add what the gradient ``force`` says about positions in the plane."""
     a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    for i in range(value.size):
+    up_y, up_x, to_y, to_x = up[1], up[2], slope[1], slope[2]
+    for i in range(n):
         k = np.uint64(address[i])
         along_top, along_bottom = b[k] - a[k], d[k] - c[k]
         top = a[k] + up_x[i] * along_top
         down = c[k] + up_x[i] * along_bottom - top
         value[i] = top + up_y[i] * down
-        felt = pull[i] * gain[i]
-        gy[i] += felt * down
-        gx[i] += felt * (along_top + up_y[i] * (along_bottom - along_top))
-        to_gain[i] += pull[i] * value[i]
+        to_y[i] += force[i] * down
+        to_x[i] += force[i] * (along_top + up_y[i] * (along_bottom - along_top))
 
 
 @compiled
-def scatter(pull, pitch, address, up_y, up_x, plane):
+def join_sheet(sheet, pull, gain, up_z, here, value, to_z, n):
+    """Interpolate between sheets, and add what the gradient of samples says about positions across them."""
+    for i in range(n):
+        value[i] = value[i] + up_z[i] * (here[i] - value[i]) if sheet else here[i]
+        to_z[i] += pull[i] * gain[i] * (here[i] if sheet else -here[i])
+
+
+@compiled
+def scatter(force, pitch, address, up, plane, n):
     """Add each pixel's gradient to the four corners of its sample."""
     a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    for i in range(pull.size):
+    up_y, up_x = up[1], up[2]
+    for i in range(n):
         k = np.uint64(address[i])
-        bottom = pull[i] * up_y[i]
-        top = pull[i] - bottom
+        bottom = force[i] * up_y[i]
+        top = force[i] - bottom
         right_top, right_bottom = top * up_x[i], bottom * up_x[i]
         a[k] += top - right_top
         b[k] += right_top
@@ -168,23 +192,23 @@ def scatter(pull, pitch, address, up_y, up_x, plane):
 
 
 @compiled
-def scale(value, factor):
+def scale(value, factor, n):
     """Multiply in place."""
-    for i in range(value.size):
+    for i in range(n):
         value[i] *= factor[i]
 
 
 @compiled
-def add_scaled(factor, value, total):
-    """Add a multiple in place."""
-    for i in range(value.size):
-        total[i] += factor * value[i]
+def copy(value, to, n):
+    """Copy."""
+    for i in range(n):
+        to[i] = value[i]
 
 
 @compiled
-def dot(a, b):
+def dot(a, b, n):
     """Return Σ a_i b_i."""
     total = a.dtype.type(0)
-    for i in range(a.size):
+    for i in range(n):
         total += a[i] * b[i]
     return total

@@ -21,21 +21,26 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile a kernel when it is first called, and keep the machine code for later processes."""
-    folder = _cache_folder()
+    folder = cache_folder()
     if folder is None:
-        return numba.njit(**_OPTIONS)(function)
+        return numba.njit(**_OPTIONS, **options)(function)
     before = _CONFIG.CACHE_DIR
     try:
         _CONFIG.CACHE_DIR = str(folder)  # read when a function is decorated, and never again
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        return numba.njit(cache=True, **_OPTIONS, **options)(function)
     finally:
         _CONFIG.CACHE_DIR = before
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a formula into the loops that use it, which could not become vector instructions around a call."""
+    return compiled(function, forceinline=True)
+
+
 @functools.cache
-def _cache_folder() -> Path | None:
+def cache_folder() -> Path | None:
     """Return where machine code is kept: NUMBA_CACHE_DIR, else beside the source, else the user's cache; None if none
     can be written.
 

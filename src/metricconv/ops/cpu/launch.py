@@ -1,4 +1,4 @@
-"""One call in the terms of kernels: its geometry, the order of taps, the way that suits the number of channels."""
+"""One call in the terms of kernels: three axes, its geometry, the order of taps, the image with a ring around it."""
 
 import dataclasses
 import math
@@ -7,10 +7,25 @@ import numpy as np
 from torch import Tensor
 
 from ..problem import OutputGrid
-from .blas import gemm_address
-from .sampling import BALL, DEFORMABLE, DILATED, GRID, SHIFTED, Geometry
+from .products import gemm_address
+from .geodesics import Flow
+from .sampling import (
+    BALL,
+    DEFORMABLE,
+    DILATED,
+    DIRECTION,
+    GEODESIC,
+    GRID,
+    LENGTH,
+    NUMBER,
+    RADIUS,
+    SHIFTED,
+    Geometry,
+)
 
-_KINDS = {"grid": GRID, "ball": BALL, "shifted": SHIFTED, "deformable": DEFORMABLE, "dilated": DILATED}
+_KINDS = {
+    "grid": GRID, "ball": BALL, "geodesic": GEODESIC, "shifted": SHIFTED, "deformable": DEFORMABLE, "dilated": DILATED
+}  # fmt: skip
 
 # Rows of channels pay where that many lie side by side: one vector register.
 _FEWEST_IN_A_ROW = 8
@@ -18,19 +33,27 @@ _FEWEST_IN_A_ROW = 8
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of the operator in two dimensions, in the tensors and numbers that engines take."""
+    """One call of the operator, in the tensors and numbers that its torch.library schema has.
 
-    x: Tensor  # [B, C, H, W]
-    weight: Tensor  # [C_out, C/groups, k_h, k_w]
+    There are three axes (z, y, x): a plane has one pixel along z, a line along z and y.
+    """
+
+    x: Tensor  # [B, C, D, H, W]
+    weight: Tensor  # [C_out, C/groups, k_d, k_h, k_w]
     modulation: Tensor | None  # [B, G, P, *out]
-    field: Tensor | None  # [B, G, n, *out], n = 2P where each sample has its own vector
-    table: Tensor  # [P, 3]: direction and radius, or reference cell and 1, of each sample
+    field: Tensor | None  # [B, G, n, *out], with n = d·P where each sample has its vector; geodesics: [B, G, nodes, 12]
+    table: Tensor  # [P, d + 1]: direction and radius, or reference cell and 1; geodesics: ray, part, number, length
     kind: str
+    dim: int
     dilation: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     groups: int
     padding_mode: str
+    steps: int  # of geodesics, and the numbers of their field
+    nodes: tuple[int, ...]
+    spacing: tuple[float, ...]
+    circular: bool
 
     @property
     def grid(self) -> OutputGrid:
@@ -64,45 +87,105 @@ class Call:
         """Whether samples are gathered as rows of channels."""
         return self.span >= _FEWEST_IN_A_ROW and gemm_address(self.x.dtype) != 0
 
+    @property
+    def pitch(self) -> tuple[int, int, int]:
+        """How far apart neighbours along each axis are in the image with its ring."""
+        height, width = self.x.shape[3:]
+        return (height + 2) * (width + 2), width + 2, 1
+
+    @property
+    def ringed(self) -> tuple[int, ...]:
+        """The size of the image with its ring, which a plane has not along z, but a line has along y."""
+        depth, height, width = self.x.shape[2:]
+        return depth + 2 * (self.dim == 3), height + 2, width + 2
+
     def geometry(self) -> Geometry:
         """Return what all pixels share."""
-        height, width = self.x.shape[2:]
-        (stride_y, stride_x), (origin_y, origin_x) = map(float, self.stride), self.grid.origin
-        folds = self.padding_mode in ("reflect", "circular")
-        mirrors_y, mirrors_x = (self.padding_mode == "reflect" and n > 1 for n in (height, width))
+        size, reflects = tuple(self.x.shape[2:]), self.padding_mode == "reflect"
+        flow = Flow(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular)
         return Geometry(
-            height, width, self.grid.size[1], stride_y, stride_x, origin_y, origin_x, _KINDS[self.kind], folds,
-            mirrors_y, mirrors_x,
-        )  # fmt: skip
+            size,
+            self.pitch,
+            self.grid.size,
+            tuple(map(float, self.stride)),
+            tuple(map(float, self.grid.origin)),
+            3 - self.dim,
+            _KINDS[self.kind],
+            self.padding_mode in ("reflect", "circular"),
+            tuple(reflects and n > 1 for n in size),
+            flow,
+        )
 
     def fields(self) -> tuple[np.ndarray, np.ndarray]:
         """Return field [B, G, n, N] and modulation [B, G, P, N], without numbers where there are none."""
-        return _pixelwise(self.field, self), _pixelwise(self.modulation, self)
+        nothing = self.x.new_empty((self.x.shape[0], self.metric_groups, 0, self.pixels))
+        field, modulation = (nothing if t is None else t.flatten(3) for t in (self.field, self.modulation))
+        return field.contiguous().numpy(), modulation.contiguous().numpy()
 
+    def taps(self) -> np.ndarray:
+        """Return the samples in the order in which kernels take them, [P, 7]: those of a direction follow each other."""
+        table = self.table.numpy()
+        count, dim = len(table), self.dim
+        taps = np.zeros((count, 7), table.dtype)
+        taps[:, 3 - dim : RADIUS + 1] = table[:, : dim + 1]
+        taps[:, NUMBER] = taps[:, DIRECTION] = np.arange(count)
+        if self.kind == "geodesic":
+            taps[:, DIRECTION], taps[:, LENGTH] = table[:, dim + 1 :].T
+        elif self.kind == "ball":
+            # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
+            _, taps[:, DIRECTION] = np.unique(table[:, :dim].round(6), axis=0, return_inverse=True)
+        return taps[np.argsort(taps[:, DIRECTION], kind="stable")]
 
-def taps(call: Call) -> np.ndarray:
-    """Return the samples in the order in which kernels take them, [P, 5]: the table, the sample's number j and that of
-    its direction. Samples in the same direction follow each other: F is computed once for all their radii.
-    """
-    table = call.table.numpy()
-    number = np.arange(len(table))
-    if call.kind != "ball":
-        return np.column_stack([table, number, number]).astype(table.dtype)
-    rounded = table.astype(np.float64).round(14)
-    _, direction = np.unique(rounded[:, 0] + 1j * rounded[:, 1], return_inverse=True)
-    order = np.argsort(direction, kind="stable")
-    return np.column_stack([table, number, direction])[order].astype(table.dtype)
 
 
 def empty_output(call: Call, channels_last: bool) -> Tensor:
     """Return (B, C_out, *out), not yet written, in the layout of the input."""
     batch, outs, size = call.x.shape[0], call.weight.shape[0], call.grid.size
     if channels_last:
-        return call.x.new_empty((batch, *size, outs)).permute(0, 3, 1, 2)
+        return call.x.new_empty((batch, *size, outs)).movedim(-1, 1)
     return call.x.new_empty((batch, outs, *size))
 
 
-def _pixelwise(field: Tensor | None, call: Call) -> np.ndarray:
-    if field is None:
-        return call.x.new_empty((call.x.shape[0], call.metric_groups, 0, call.pixels)).numpy()
-    return field.flatten(3).contiguous().numpy()
+def with_ring(call: Call, rows: bool = False) -> Tensor:
+    """Return the image with a ring of one pixel, which holds what stands just past its border: (B, C, *spatial).
+
+    A position beyond the ring is brought onto it ("zeros", "border") or into the image ("reflect", "circular"), so that
+    kernels never ask whether a corner is inside. Memory is contiguous, or in ``rows`` of channels.
+    """
+    x = call.x
+    if rows:
+        image = x.new_zeros((x.shape[0], *call.ringed, x.shape[1])).movedim(-1, 1)
+    else:
+        image = x.new_zeros((*x.shape[:2], *call.ringed))
+    _inside(call, image).copy_(x)
+    if call.padding_mode != "zeros":
+        for axis in _ringed_axes(call):
+            for side, source in _sides(call, image, axis):
+                image.select(axis, side).copy_(image.select(axis, source))
+    return image
+
+
+def without_ring(call: Call, grad: Tensor) -> Tensor:
+    """Return the gradient of the image from that of the image with its ring, which it may overwrite."""
+    if call.padding_mode != "zeros":
+        for axis in reversed(_ringed_axes(call)):
+            for side, source in _sides(call, grad, axis):
+                grad.select(axis, source).add_(grad.select(axis, side))
+    return _inside(call, grad).contiguous()
+
+
+def _ringed_axes(call: Call) -> tuple[int, ...]:
+    return (2, 3, 4) if call.dim == 3 else (3, 4)
+
+
+def _inside(call: Call, image: Tensor) -> Tensor:
+    return image[:, :, slice(1, -1) if call.dim == 3 else slice(None), 1:-1, 1:-1]
+
+
+def _sides(call: Call, image: Tensor, axis: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the ring's two places along an axis, and what stands there.
+
+    A reflected position never reads the ring, unless there is one pixel alone, which reflects onto itself.
+    """
+    last = image.shape[axis] - 1
+    return ((0, last - 1), (last, 1)) if call.padding_mode == "circular" else ((0, 1), (last, last - 1))

@@ -5,11 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import launch, planes, products
+from . import bands
+from .launch import Call, empty_output
 
 _ARGUMENTS = (
-    "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor table, str kind, SymInt[] dilation, "
-    "SymInt[] stride, SymInt[] padding, SymInt groups, str padding_mode"
+    "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor table, str kind, int dim, "
+    "SymInt[] dilation, SymInt[] stride, SymInt[] padding, SymInt groups, str padding_mode, int steps, "
+    "SymInt[] nodes, float[] spacing, bool circular"
 )
 _LIBRARY = torch.library.Library("metricconv", "FRAGMENT")
 _LIBRARY.define(
@@ -26,38 +28,34 @@ _backward = torch.ops.metricconv.support_conv_cpu_backward.default
 
 def _forward(*args: Any) -> Tensor:
     *fields, bias, channels_last = map(_detached, args)
-    call = launch.Call(*fields)
-    out = launch.empty_output(call, call.in_rows)
+    call = Call(*fields)
+    out = empty_output(call, call.in_rows)
     if bias is None:
         out.zero_()
     else:
-        out.copy_(bias.view(-1, 1, 1).expand_as(out))
-    if out.numel() and call.in_rows:
-        products.forward(call, out.permute(0, 2, 3, 1).flatten(1, 2))
-    elif out.numel():
-        planes.forward(call, out.flatten(2))
-    return out if call.in_rows == channels_last else launch.empty_output(call, channels_last).copy_(out)
+        out.copy_(bias.view(-1, 1, 1, 1).expand_as(out))
+    if out.numel():
+        bands.forward(call, out)
+    return out if call.in_rows == channels_last else empty_output(call, channels_last).copy_(out)
 
 
 def _forward_fake(*args: Any) -> Tensor:
     *fields, _, channels_last = args
-    return launch.empty_output(launch.Call(*fields), channels_last)
+    return empty_output(Call(*fields), channels_last)
 
 
 def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight, modulation and field; an empty tensor for one not needed."""
     *fields, grad, needs = map(_detached, args)
-    call = launch.Call(*fields)
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
-    way = products if call.in_rows else planes
-    found = way.backward(call, grad.flatten(2), tuple(needs))
+    found = bands.backward(Call(*fields), grad, tuple(needs))
     return tuple(grad.new_empty(0) if g is None else g for g in found)
 
 
 def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
     *fields, grad, needs = args
-    call = launch.Call(*fields)
+    call = Call(*fields)
     tensors = (call.x, call.weight, call.modulation, call.field)
     return tuple(
         t.new_empty(t.shape) if t is not None and n else grad.new_empty(0) for t, n in zip(tensors, needs, strict=True)
@@ -80,7 +78,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, weight, modulation, field, table = ctx.saved_tensors
     needs = [bool(n) for n in ctx.needs_input_grad[:4]]
     found = _backward(x, weight, modulation, field, table, *ctx.numbers, grad, needs)
-    bias = grad.sum((0, 2, 3)) if ctx.biased and ctx.needs_input_grad[-2] else None
+    bias = grad.sum((0, 2, 3, 4)) if ctx.biased and ctx.needs_input_grad[-2] else None
     grads = [g if n else None for g, n in zip(found, needs, strict=True)]
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 

@@ -1,104 +1,161 @@
-"""The many-channel way: every part of the output by ``rows``."""
+"""Matrix products inside kernels, by the BLAS that torch brings with it."""
 
-import contextlib
-from collections.abc import Iterator
+import ctypes
+import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from . import launch, ring, rows
-from .bands import PARTS, Band, Gradients, Needs, Sums, cut
-from .blas import gemm_address
-from .launch import Call
-from .threads import share
-
-# Numbers in the columns of a tile, 1 MB in float32: half of a core's second cache. The most of them a pixel, and the
-# fewest and the most pixels.
-_TILE = 2**18
-_LONGEST_ROW = 4096
-_PIXELS = (32, 256)
+from .jit import compiled
 
 
-def forward(call: Call, out: Tensor) -> None:
-    """Add to out, (B, N, C_out), contiguous."""
-    plan, total = _Plan(call), out.numpy()
-
-    def work(part: list[Band]) -> None:
-        with plan.arguments() as common:
-            for band in part:
-                rows.forward(*common, total, band.image, band.start, band.stop)
-
-    share(work, cut(call, PARTS))
+def gemm_address(dtype: torch.dtype) -> int:
+    """Return where the BLAS's product of matrices of a dtype starts, 0 where it cannot be found."""
+    name = {torch.float32: "sgemm_", torch.float64: "dgemm_"}[dtype]
+    function = _find(name)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def backward(call: Call, grad: Tensor, needs: Needs) -> Gradients:
-    """Return the gradients that are needed of input, weight, modulation and field; grad (B, C_out, N)."""
-    plan = _Plan(call)
-    sums = Sums(call, needs, plan.x, 1, plan.weight)
-    upstream = grad.transpose(1, 2).contiguous().numpy()
-
-    def work(number: int) -> None:
-        with plan.arguments() as common:
-            for band in sums.parts[number]:
-                own = (*sums.window(band), sums.weights[number], sums.modulation, sums.field)
-                rows.backward(*common, upstream, needs[3], *own, band.image, band.start, band.stop)
-
-    share(work, range(len(sums.parts)))
-    return (
-        ring.without(call, sums.image()) if needs[0] else None,
-        plan.unordered(sums.weight()) if needs[1] else None,
-        *sums.numbers(),
-    )
+def set_blas_threads(count: int) -> int:
+    """Set how many threads MKL takes for this one, 0 for as many as torch says; return what was set before."""
+    setter = _find("MKL_Set_Num_Threads_Local")
+    return 0 if setter is None else setter(count)
 
 
-class _Plan:
-    """What all parts of a call share, laid out as the kernels take it."""
+@functools.cache
+def _find(name: str) -> Any:
+    """Return a function of torch's library, or of those it needs; None where there is none of that name."""
+    folder = Path(torch.__file__).parent / "lib"
+    for file in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            return getattr(ctypes.CDLL(str(folder / file)), name)
+        except (OSError, AttributeError):
+            continue
+    return None
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.taps = launch.taps(call)
-        self.order = torch.from_numpy(self.taps[:, 3].astype(np.int64))
-        self.layout = self._layout()
-        self.field, self.modulation = call.fields()
-        self.x = ring.as_rows(call)
-        self.weight = self._ordered().numpy()
-        self._spare: list[np.ndarray] = []
 
-    @contextlib.contextmanager
-    def arguments(self) -> Iterator[tuple[Any, ...]]:
-        """Lend a part what both kernels take first: as many columns are made as parts run side by side."""
-        layout, gemm = self.layout, gemm_address(self.call.x.dtype)
-        size = layout.size * layout.depth * layout.ins
-        columns = self._spare.pop() if self._spare else np.empty(size, self.x.dtype)
-        fields = (self.x, self.field, self.taps, self.weight, self.modulation)
-        yield gemm, columns, *fields, self.call.geometry(), layout
-        self._spare.append(columns)
+@intrinsic
+def _call(typing: Any, address: Any, pointers: Any) -> Any:
+    """Call the function at an address with pointers, given as integers."""
 
-    def _layout(self) -> rows.Layout:
-        call, ins, outs = self.call, self.call.x.shape[1], self.call.weight.shape[0]
-        each = call.channel_by_channel
-        groups = 1 if each else call.groups
-        depth = min(len(self.taps), max(_LONGEST_ROW // ins, 1))
-        fewest, most = _PIXELS
-        size = min(max(_TILE // (depth * ins), fewest), most)
-        per_metric, pitch = ins // call.metric_groups, call.x.shape[3] + 2
-        return rows.Layout(ins, per_metric, ins // groups, outs // groups, call.span, each, pitch, size, depth)
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start, packed = arguments
+        values = cgutils.unpack_tuple(builder, packed)
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+        builder.call(builder.inttoptr(start, kind.as_pointer()), values)
+        return context.get_dummy_value()
 
-    def _ordered(self) -> Tensor:
-        """Return the weights in the order of taps: [groups, P · C/groups, C_out/groups], or [1, P, C]."""
-        weight = self.call.weight.flatten(2)[:, :, self.order]  # [C_out, C/groups, P]
-        if self.layout.each:
-            return weight.permute(1, 2, 0).contiguous()
-        return weight.unflatten(0, (self.call.groups, -1)).permute(0, 3, 2, 1).flatten(1, 2).contiguous()
+    return types.void(address, pointers), build
 
-    def unordered(self, weight: Tensor) -> Tensor:
-        """Return the gradient of the weights in their own order and shape."""
-        if self.layout.each:
-            by_tap = weight.permute(2, 0, 1)
-        else:
-            by_tap = weight.unflatten(1, (-1, self.layout.per_group)).permute(0, 3, 2, 1).flatten(0, 1)
-        found = torch.empty_like(by_tap, memory_format=torch.contiguous_format)
-        found[:, :, self.order] = by_tap
-        return found.view(self.call.weight.shape)
+
+@compiled
+def product_scratch(like):
+    """Return what ``product`` passes to BLAS by address: the letters N and T, six sizes, two factors."""
+    letters = np.empty(2, np.uint8)
+    letters[0], letters[1] = 78, 84
+    return letters, np.empty(6, np.int32), np.ones(2, like.dtype)
+
+
+@compiled
+def product(gemm, scratch, a, a_pitch, a_turned, b, b_pitch, b_turned, keep, c, c_pitch, rows, columns, inner):
+    """Write A·B, plus keep·C, to C [rows, columns]: flat arrays that start at their matrices, rows a pitch apart.
+
+    A is [rows, inner], or its transpose where it is turned, and B likewise. BLAS counts by columns, and so sees
+    Cᵀ = Bᵀ·Aᵀ.
+    """
+    letters, sizes, factors = scratch
+    sizes[0], sizes[1], sizes[2] = columns, rows, inner
+    sizes[3], sizes[4], sizes[5] = b_pitch, a_pitch, c_pitch
+    factors[1] = keep
+    size, factor = sizes.ctypes.data, factors.ctypes.data
+    _call(
+        gemm,
+        (
+            letters[b_turned:].ctypes.data, letters[a_turned:].ctypes.data, size, size + 4, size + 8, factor,
+            b.ctypes.data, size + 12, a.ctypes.data, size + 16, factor + factors.itemsize, c.ctypes.data, size + 20,
+        ),
+    )  # fmt: skip
+
+
+@compiled
+def contract(gemm, scratch, columns, weight, layout, out, tile):
+    """Add a tile's columns, times their weights, to out [N, C_out]."""
+    if layout.each:
+        weigh_each(columns, weight[0, tile.tap : tile.tap + tile.depth], out[tile.pixel : tile.pixel + tile.size])
+        return
+    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, out.shape[1]
+    for group in range(weight.shape[0]):
+        a = columns[group * tile.size * inner :]
+        b = weight[group, tile.tap * layout.per_group :].reshape(-1)
+        c = out.reshape(-1)[tile.pixel * pitch + group * outs :]
+        product(gemm, scratch, a, inner, 0, b, outs, 0, 1, c, pitch, tile.size, outs, inner)
+
+
+@compiled
+def contract_weight(gemm, scratch, columns, grad, layout, total, tile):
+    """Add what a tile's columns and the output's gradient [N, C_out] say about the weights."""
+    if layout.each:
+        sum_each(columns, grad[tile.pixel : tile.pixel + tile.size], total[0, tile.tap : tile.tap + tile.depth])
+        return
+    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, grad.shape[1]
+    for group in range(total.shape[0]):
+        a = columns[group * tile.size * inner :]
+        b = grad.reshape(-1)[tile.pixel * pitch + group * outs :]
+        c = total[group, tile.tap * layout.per_group :].reshape(-1)
+        product(gemm, scratch, a, inner, 1, b, pitch, 0, 1, c, outs, inner, outs, tile.size)
+
+
+@compiled
+def spread(gemm, scratch, grad, weight, layout, columns, tile):
+    """Write the gradient of a tile's columns."""
+    if layout.each:
+        spread_each(grad[tile.pixel : tile.pixel + tile.size], weight[0, tile.tap : tile.tap + tile.depth], columns)
+        return
+    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, grad.shape[1]
+    for group in range(weight.shape[0]):
+        a = grad.reshape(-1)[tile.pixel * pitch + group * outs :]
+        b = weight[group, tile.tap * layout.per_group :].reshape(-1)
+        c = columns[group * tile.size * inner :]
+        product(gemm, scratch, a, pitch, 0, b, outs, 1, 0, c, inner, tile.size, inner, outs)
+
+
+@compiled
+def weigh_each(columns, weight, total):
+    """Add Σ_t w[t, c] columns[i, t, c] to total [T, C]: each channel with weights of its own."""
+    depth, channels = weight.shape
+    for i in range(total.shape[0]):
+        row = total[i]
+        for k in range(depth):
+            of, factor = np.uint64((i * depth + k) * channels), weight[k]
+            for j in range(np.uint64(channels)):
+                row[j] += columns[of + j] * factor[j]
+
+
+@compiled
+def spread_each(grad, weight, grad_columns):
+    """Write ∂L/∂columns[i, t, c] = w[t, c] ∂L/∂y[i, c]; grad [T, C]."""
+    depth, channels = weight.shape
+    for i in range(grad.shape[0]):
+        row = grad[i]
+        for k in range(depth):
+            to, factor = np.uint64((i * depth + k) * channels), weight[k]
+            for j in range(np.uint64(channels)):
+                grad_columns[to + j] = row[j] * factor[j]
+
+
+@compiled
+def sum_each(columns, grad, total):
+    """Add Σ_i columns[i, t, c] ∂L/∂y[i, c] to total [taps, C]."""
+    depth, channels = total.shape
+    for i in range(grad.shape[0]):
+        row = grad[i]
+        for k in range(depth):
+            of, sums = np.uint64((i * depth + k) * channels), total[k]
+            for j in range(np.uint64(channels)):
+                sums[j] += columns[of + j] * row[j]

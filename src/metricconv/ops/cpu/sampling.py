@@ -1,17 +1,21 @@
 """Where a strip of output pixels looks, tap by tap, and the chain rule back to the numbers it follows from.
 
-A strip is a run of consecutive output pixels of one image. A pixel holds at most five numbers p0 … p4, whatever the
-number of samples, or two for each sample:
+A strip is a run of consecutive output pixels of one image. Images have three axes (z, y, x), of which a plane lacks the
+first and a line the first two. Along each axis, the sample of a tap at reference cell a, or in direction a, lies at
 
-    kind         p0     p1     p2     p3    p4     offset of the sample at reference cell (a, b) of radius s
-    BALL         M_yy   M_yx   M_xx   ω_y   ω_x    s·(a, b) / F(a, b), with (a, b) a unit direction
-    SHIFTED      v_y    v_x                        (a, b) + v
-    DEFORMABLE   v_y    v_x   (of this tap)        (a, b) + v
-    DILATED      λ                                 λ·(a, b)
-    GRID                                           (a, b)
+    kind          offset                  numbers a pixel
+    BALL          s·a / F                 M, ω: F = √(aᵀMa) + ωᵀa for the tap's unit direction; s is its radius
+    GEODESIC      the path's              of the field's nodes, see geodesics.py
+    SHIFTED       a + v                   v
+    DEFORMABLE    a + v                   v for every tap
+    DILATED       λ·a                     λ
+    GRID          a
 
-Images carry a ring of one pixel: what stands past the border is read there, or the position is brought inside first.
-So a sample is one address, that of the upper left of its four corners, and one weight along each axis.
+so that all are constant + factor·along, with ``along`` an array over the pixels. Taps in the same direction follow each
+other: ``aim`` computes F, or traces geodesics, once for all of them, and ``settle`` takes derivatives once.
+
+Images carry a ring of one pixel: what stands past the border is read there, or the position is folded back inside
+first. So a sample is one address, that of the first of its corners, and one weight along each axis.
 
 Every loop is over the pixels of a strip and free of branches, so that it becomes vector instructions. Constants are
 made in the arrays' own dtype: a Python number would widen float32 to float64.
@@ -21,9 +25,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import geodesics
+from .geodesics import STRIP, Flow
 from .jit import compiled
 
-GRID, BALL, SHIFTED, DEFORMABLE, DILATED = range(5)
+GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
+
+# Columns of the table of taps: cell or direction (z, y, x), radius, the sample's number j, that of its direction, and
+# the length of its geodesic.
+RADIUS, NUMBER, DIRECTION, LENGTH = range(3, 7)
 
 # As in metrics/base.py: no sample is farther than 1e6 pixels; and as in _interpolation.py: float32 has no fractions
 # left beyond 2²³.
@@ -34,158 +44,148 @@ FARTHEST = 2.0**23
 class Geometry(NamedTuple):
     """What all pixels share: sizes, the output's centres o·stride + origin, and what is done with far positions.
 
-    They are brought onto the ring, or fold back into the image; folding, a mirror along either axis.
+    They are brought onto the ring, or fold back into the image; folding, a mirror along some axes.
     """
 
-    height: int
-    width: int
-    columns: int
-    stride_y: float
-    stride_x: float
-    origin_y: float
-    origin_x: float
+    size: tuple[int, int, int]
+    pitch: tuple[int, int, int]  # from an address to the next along each axis, in the image with its ring
+    out: tuple[int, int, int]
+    stride: tuple[float, float, float]
+    origin: tuple[float, float, float]
+    first: int  # the first axis that there is
     kind: int
     folds: bool
-    mirrors_y: bool
-    mirrors_x: bool
+    mirrors: tuple[bool, bool, bool]
+    flow: Flow
+
+
+class Strip(NamedTuple):
+    """What is known of a strip's pixels; rows may be longer than the strip."""
+
+    centre: np.ndarray  # [3, n]
+    pixel: np.ndarray  # [2, n]: row and column in the output
+    along: np.ndarray  # [3, n]: for a ball 1/F, √(aᵀMa) and its gradient; for geodesics the displacement
+    paths: geodesics.Paths
 
 
 @compiled
-def fill_centres(geometry, start, cy, cx):
-    """Write the centres, in the input, of the output pixels from ``start`` on."""
-    real = cy.dtype.type
-    row, column = start // geometry.columns, start % geometry.columns
-    for i in range(cy.size):
-        cy[i] = real(row * geometry.stride_y + geometry.origin_y)
-        cx[i] = real(column * geometry.stride_x + geometry.origin_x)
-        column += 1
-        if column == geometry.columns:
-            row, column = row + 1, 0
+def make_strip(geometry, like):
+    """Return room for a strip."""
+    centre, pixel = np.empty((3, STRIP), like.dtype), np.empty((2, STRIP), like.dtype)
+    return Strip(centre, pixel, np.zeros((3, STRIP), like.dtype), geodesics.make_paths(geometry.flow, like))
 
 
 @compiled
-def fill_reach(field, start, a, b, reach):
-    """Write 1 / F(a, b), with F = √(uᵀMu) + ωᵀu never too small to divide by; field [3 or 5, N]."""
-    real, stop = reach.dtype.type, start + reach.size
-    aa, ab, bb, zero, one = real(a * a), real(2) * a * b, real(b * b), real(0), real(1)
-    smallest = real(SMALLEST_NORM)
-    m0, m1, m2 = field[0, start:stop], field[1, start:stop], field[2, start:stop]
-    for i in range(reach.size):
-        square = m0[i] * aa + m1[i] * ab + m2[i] * bb
-        reach[i] = np.sqrt(zero if square <= zero else square)
-    if field.shape[0] == 5:
-        w0, w1 = field[3, start:stop], field[4, start:stop]
-        for i in range(reach.size):
-            reach[i] += w0[i] * a + w1[i] * b
-    for i in range(reach.size):
-        norm = reach[i]
-        reach[i] = one / (smallest if norm < smallest else norm)
+def stand(geometry, start, strip, n):
+    """Begin a strip of n output pixels from ``start`` on: write where they are in the output and in the input."""
+    real, (_, rows, columns) = strip.centre.dtype.type, geometry.out
+    y, x = start // columns, start % columns
+    z, y = y // rows, y % rows
+    for i in range(n):
+        strip.centre[0, i] = real(z * geometry.stride[0] + geometry.origin[0])
+        strip.centre[1, i] = real(y * geometry.stride[1] + geometry.origin[1])
+        strip.centre[2, i] = real(x * geometry.stride[2] + geometry.origin[2])
+        strip.pixel[0, i], strip.pixel[1, i] = y, x
+        x += 1
+        if x == columns:
+            y, x = y + 1, 0
+        if y == rows:
+            z, y = z + 1, 0
 
 
 @compiled
 def turns(taps, t):
     """Return whether the t-th tap looks in another direction than the one before."""
-    return taps[t, 4] != taps[t - 1, 4]
+    return taps[t, DIRECTION] != taps[t - 1, DIRECTION]
 
 
 @compiled
-def fill_positions(kind, field, start, taps, t, cy, cx, reach, py, px):
-    """Write where the sample of the t-th tap lies, for pixels from ``start`` on; ``reach`` is that of its direction."""
-    a, b, s = taps[t, 0], taps[t, 1], taps[t, 2]
-    stop = start + py.size
-    if kind == BALL:
-        ay, bx = a * s, b * s
-        for i in range(py.size):
-            py[i] = cy[i] + ay * reach[i]
-            px[i] = cx[i] + bx * reach[i]
-    elif kind == DILATED:
-        scale = field[0, start:stop]
-        for i in range(py.size):
-            py[i] = cy[i] + a * scale[i]
-            px[i] = cx[i] + b * scale[i]
-    elif kind == GRID:
-        for i in range(py.size):
-            py[i] = cy[i] + a
-            px[i] = cx[i] + b
-    else:
-        first = 2 * np.intp(taps[t, 3]) if kind == DEFORMABLE else 0
-        vy, vx = field[first, start:stop], field[first + 1, start:stop]
-        for i in range(py.size):
-            py[i] = cy[i] + (vy[i] + a)
-            px[i] = cx[i] + (vx[i] + b)
+def aim(geometry, field, start, taps, t, strip, n):
+    """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N] or [nodes, 12]."""
+    if geometry.kind == BALL:
+        fill_reach(geometry.first, field, start, taps[t], strip.along[0, :n], strip.along[1, :n])
+        strip.along[2, :n] = 0
+    elif geometry.kind == GEODESIC:
+        geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], strip.pixel, strip.paths, n)
 
 
 @compiled
-def look(geometry, field, first, taps, t, fresh, real, n):
-    """Write the positions of the t-th tap's samples, of n pixels from ``first`` on, into a strip's buffers.
+def locate(geometry, field, start, taps, t, strip, address, up, follows, backward, n):
+    """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
-    real [5 or more, n]: centres (y, x), the reach in the tap's direction, positions (y, x). The reach is kept from the
-    tap before where that looked in the same direction, unless this is the first tap.
+    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
     """
-    if geometry.kind == BALL and (fresh or turns(taps, t)):
-        fill_reach(field, first, taps[t, 0], taps[t, 1], real[2, :n])
-    fill_positions(
-        geometry.kind, field, first, taps, t, real[0, :n], real[1, :n], real[2, :n], real[3, :n], real[4, :n]
-    )
+    zero, one = up.dtype.type(0), up.dtype.type(1)
+    first, kind, number = geometry.first, geometry.kind, np.intp(taps[t, NUMBER])
+    for i in range(n):
+        address[i] = 0 if first < 2 else geometry.pitch[1]  # a line is the middle one of three rows
+    if first == 2:
+        up[1, :n] = zero
+    if kind == GEODESIC:
+        geodesics.displace(geometry.flow, taps[t, RADIUS], strip.paths, strip.along, n)
+    for axis in range(first, 3):
+        constant, factor, along = taps[t, axis], zero, strip.along[axis]
+        if kind == BALL:
+            constant, factor, along = zero, taps[t, RADIUS] * taps[t, axis], strip.along[0]
+        elif kind == GEODESIC:
+            constant, factor = zero, one
+        elif kind == DILATED:
+            constant, factor, along = zero, taps[t, axis], field[0, start:]
+        elif kind != GRID:
+            factor, along = one, field[vector_row(kind, number, first, axis), start:]
+        where = (strip.centre[axis], constant, factor, along)
+        if geometry.folds:
+            fold(where, geometry.size[axis], geometry.pitch[axis], geometry.mirrors[axis], address, up[axis], follows[axis], n)
+        else:
+            clamp(where, geometry.size[axis], geometry.pitch[axis], address, up[axis], n)
+            if backward:
+                fill_inside(where, geometry.size[axis], follows[axis], n)
 
 
 @compiled
-def place(geometry, py, px, cells, address, up_y, up_x, moving, moves_y, moves_x):
-    """Turn positions into addresses in a plane with its ring, and weights; cells [2, n] is scratch.
-
-    Written are the address of the upper left corner, the weights of the lower and of the right corners and, if
-    ``moving``, how these follow the position: 1, −1 in a mirror, 0 where they do not.
-    """
-    if geometry.folds:
-        y, x, pitch = cells[0, : py.size], cells[1, : py.size], np.int32(geometry.width + 2)
-        fold(py, geometry.height, geometry.mirrors_y, y, up_y, moves_y)
-        fold(px, geometry.width, geometry.mirrors_x, x, up_x, moves_x)
-        for i in range(py.size):
-            address[i] = y[i] * pitch + x[i]
-        return
-    clamp(geometry, py, px, address, up_y, up_x)
-    if moving:
-        fill_inside(py, geometry.height, moves_y)
-        fill_inside(px, geometry.width, moves_x)
+def vector_row(kind, number, first, axis):
+    """Return which row of the field holds the component of a tap's vector along an axis."""
+    return axis - first + (number * (3 - first) if kind == DEFORMABLE else 0)
 
 
 @compiled
-def clamp(geometry, py, px, address, up_y, up_x):
-    """Bring positions into the image with its ring: beyond, all is as on the ring."""
-    real = up_y.dtype.type
-    one, height, width = real(1), real(geometry.height), real(geometry.width)
-    last_y, last_x, pitch = np.int32(geometry.height), np.int32(geometry.width), np.int32(geometry.width + 2)
-    for i in range(py.size):
-        y = py[i] if py[i] > -one else -one  # NaN becomes an address like any other
-        x = px[i] if px[i] > -one else -one
-        y = y if y < height else height
-        x = x if x < width else width
-        row, column = np.int32(y + one), np.int32(x + one)  # not negative: to cut the fraction off is to round down
-        row = row if row < last_y else last_y
-        column = column if column < last_x else last_x
-        address[i] = row * pitch + column
-        up_y[i] = y - (real(row) - one) if py[i] == py[i] else py[i]  # and stays NaN in the weight
-        up_x[i] = x - (real(column) - one) if px[i] == px[i] else px[i]
+def clamp(where, extent, pitch, address, up, n):
+    """Bring positions along one axis into the image with its ring: beyond, all is as on the ring."""
+    centre, constant, factor, along = where
+    real, step, last = up.dtype.type, np.int32(pitch), np.int32(extent)
+    low, high, one = real(-1), real(extent), real(1)
+    for i in range(n):
+        p = centre[i] + (constant + factor * along[i])
+        inside = p if p > low else low  # NaN becomes an address like any other
+        inside = inside if inside < high else high
+        cell = np.int32(inside + one)  # not negative: to cut the fraction off is to round down
+        cell = cell if cell < last else last
+        address[i] += cell * step
+        up[i] = inside - (real(cell) - one) if p == p else p  # and stays NaN in the weight
 
 
 @compiled
-def fill_inside(position, extent, moves):
+def fill_inside(where, extent, follows, n):
     """Write 1 where a position lies in the image with its ring, else 0."""
-    real = moves.dtype.type
-    for i in range(position.size):
-        moves[i] = real(1) if position[i] >= real(-1) and position[i] <= real(extent) else real(0)
+    centre, constant, factor, along = where
+    real = follows.dtype.type
+    low, high, zero, one = real(-1), real(extent), real(0), real(1)
+    for i in range(n):
+        p = centre[i] + (constant + factor * along[i])
+        follows[i] = one if p >= low and p <= high else zero
 
 
 @compiled
-def fold(position, extent, mirrors, cell, up, moves):
-    """Bring positions along one axis into the image by whole periods, the second half of which is mirrored."""
-    real = up.dtype.type
+def fold(where, extent, pitch, mirrors, address, up, follows, n):
+    """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
+    centre, constant, factor, along = where
+    real, step = up.dtype.type, np.int32(pitch)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (extent - 1) if mirrors else extent)
     turn = real(extent - 1) if mirrors else period  # from here on the mirror image
     inverse = one / period
-    for i in range(position.size):
-        p = position[i]
+    for i in range(n):
+        p = centre[i] + (constant + factor * along[i])
         near = p if p > -farthest else -farthest
         near = near if near < farthest else farthest
         low = np.floor(near)
@@ -195,61 +195,97 @@ def fold(position, extent, mirrors, cell, up, moves):
         folded = folded - period if folded >= period else folded
         flipped = folded >= turn
         folded = period - one - folded if flipped else folded
-        cell[i] = np.int32(folded) + np.int32(1)
-        moves[i] = (-one if flipped else one) if near == p else zero
+        address[i] += (np.int32(folded) + np.int32(1)) * step
+        follows[i] = (-one if flipped else one) if near == p else zero
         fraction = one - fraction if flipped else fraction
         up[i] = fraction if p == p else p
 
 
 @compiled
-def touch(address, touched):
+def touch(address, n, touched):
     """Widen the range of addresses that were written."""
     low, high = touched[0], touched[1]
-    for i in range(address.size):
+    for i in range(n):
         low, high = min(low, address[i]), max(high, address[i])
     touched[0], touched[1] = low, high
 
 
 @compiled
-def add_offset_gradient(kind, field, start, taps, t, reach, gy, gx, total):
-    """Add what the gradient (gy, gx) of a tap's positions says about the pixels' numbers; total like field."""
-    a, b, s = taps[t, 0], taps[t, 1], taps[t, 2]
-    stop = start + gy.size
-    if kind == BALL:
-        add_ball_gradient(field, start, a, b, s, reach, gy, gx, total)
-    elif kind == DILATED:
-        scale = total[0, start:stop]
-        for i in range(gy.size):
-            scale[i] += a * gy[i] + b * gx[i]
-    elif kind != GRID:
-        first = 2 * np.intp(taps[t, 3]) if kind == DEFORMABLE else 0
-        vy, vx = total[first, start:stop], total[first + 1, start:stop]
-        for i in range(gy.size):
-            vy[i] += gy[i]
-            vx[i] += gx[i]
+def feel(geometry, start, taps, t, strip, slope, total, n):
+    """Add what the gradient of a tap's positions, slope [3, n], says: to ``total``, like field, or until ``settle``."""
+    kind, number = geometry.kind, np.intp(taps[t, NUMBER])
+    if kind == GEODESIC:
+        geodesics.feel(geometry.flow, taps[t, RADIUS], strip.paths, slope, n)
+    for axis in range(geometry.first, 3):
+        if kind == BALL:
+            add_scaled(taps[t, RADIUS] * taps[t, axis], slope[axis], strip.along[2], n)
+        elif kind == DILATED:
+            add_scaled(taps[t, axis], slope[axis], total[0, start:], n)
+        elif kind == SHIFTED or kind == DEFORMABLE:
+            row = vector_row(kind, number, geometry.first, axis)
+            add_scaled(slope.dtype.type(1), slope[axis], total[row, start:], n)
 
 
 @compiled
-def add_ball_gradient(field, start, a, b, s, reach, gy, gx, total):
-    """Add the derivative of s·(a, b) / F by M and ω; it overwrites ``gy``."""
-    real, stop = reach.dtype.type, start + gy.size
-    aa, ab, bb, zero, one, half = real(a * a), real(2) * a * b, real(b * b), real(0), real(1), real(0.5)
-    farthest = one / real(SMALLEST_NORM)
-    ay, bx = -s * a, -s * b
-    m0, m1, m2 = field[0, start:stop], field[1, start:stop], field[2, start:stop]
-    t0, t1, t2 = total[0, start:stop], total[1, start:stop], total[2, start:stop]
-    for i in range(gy.size):
-        to_norm = (ay * gy[i] + bx * gx[i]) * reach[i] * reach[i]
-        to_norm = zero if reach[i] >= farthest else to_norm
-        square = m0[i] * aa + m1[i] * ab + m2[i] * bb
-        root = np.sqrt(one if square <= zero else square)
-        to_square = zero if square <= zero else half * to_norm / root
-        t0[i] += to_square * aa
-        t1[i] += to_square * ab
-        t2[i] += to_square * bb
-        gy[i] = to_norm
-    if field.shape[0] == 5:
-        t3, t4 = total[3, start:stop], total[4, start:stop]
-        for i in range(gy.size):
-            t3[i] += gy[i] * a
-            t4[i] += gy[i] * b
+def settle(geometry, field, start, taps, t, strip, total, touched, n):
+    """Carry what was felt in the direction of the t-th tap back to the numbers it follows from."""
+    if geometry.kind == BALL:
+        add_ball_gradient(geometry.first, start, taps[t], strip.along, total, n)
+    elif geometry.kind == GEODESIC:
+        geodesics.retrace(
+            geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], strip.paths, total, touched, n
+        )
+
+
+@compiled
+def fill_reach(first, field, start, u, reach, root):
+    """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
+    real, row = reach.dtype.type, 0
+    zero, one, smallest = real(0), real(1), real(SMALLEST_NORM)
+    reach[:] = zero
+    for j in range(first, 3):
+        for k in range(j, 3):
+            add_scaled(u[j] * u[k] * real(1 if j == k else 2), field[row, start:], reach, reach.size)
+            row += 1
+    for i in range(reach.size):
+        root[i] = np.sqrt(zero if reach[i] <= zero else reach[i])
+        reach[i] = root[i]
+    if row < field.shape[0]:
+        for j in range(first, 3):
+            add_scaled(u[j], field[row, start:], reach, reach.size)
+            row += 1
+    for i in range(reach.size):
+        reach[i] = one / (smallest if reach[i] < smallest else reach[i])
+
+
+@compiled
+def add_ball_gradient(first, start, u, along, total, n):
+    """Add the derivative by M and ω, given the gradient g of 1/F: along [3, n] holds 1/F, √(uᵀMu) and g."""
+    real, row = along.dtype.type, 0
+    reach, root, felt = along[0], along[1], along[2]
+    farthest, zero, half = real(1 / SMALLEST_NORM), real(0), real(0.5)
+    for i in range(n):
+        felt[i] = zero if reach[i] >= farthest else -felt[i] * reach[i] * reach[i]
+        root[i] = zero if root[i] <= zero else half * felt[i] / root[i]
+    for j in range(first, 3):
+        for k in range(j, 3):
+            add_scaled(u[j] * u[k] * real(1 if j == k else 2), root, total[row, start:], n)
+            row += 1
+    if row < total.shape[0]:
+        for j in range(first, 3):
+            add_scaled(u[j], felt, total[row, start:], n)
+            row += 1
+
+
+@compiled
+def add_scaled(factor, value, total, n):
+    """Add a multiple in place."""
+    for i in range(n):
+        total[i] += factor * value[i]
+
+
+@compiled
+def weigh_sheet(sheet, up_z, share, n):
+    """Multiply by the weight of a sheet, the first or the second of the two that a sample of a volume is read in."""
+    for i in range(n):
+        share[i] *= up_z[i] if sheet else share.dtype.type(1) - up_z[i]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .blas import set_blas_threads
+from .products import set_blas_threads
 
 Task = TypeVar("Task")
 
