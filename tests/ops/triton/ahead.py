@@ -14,7 +14,7 @@ from metricconv.ops import functional
 from metricconv.ops.problem import Problem
 from metricconv.ops.triton import launch
 from metricconv.ops.triton import run as engine_run
-from ops.triton.cases import Case
+from ops.cases import Case
 
 _TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64"}
 _OPTIONS = ("num_warps", "num_stages")

@@ -21,6 +21,7 @@ from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, Tangen
 from ...supports.base import lattice
 from ..problem import Problem
 
+_INSTALLED = importlib.util.find_spec("numba") is not None
 _KINDS = {
     TangentBall: "ball", GeodesicBall: "geodesic", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated",
     Grid: "grid",
@@ -32,7 +33,7 @@ _MOST_PIXELS = 2**31
 
 def absence() -> str | None:
     """Return what is missing for the engine to compute anything, or None."""
-    if importlib.util.find_spec("numba") is None:
+    if not _INSTALLED:
         return "numba is not installed"
     try:
         import numba  # noqa: F401
@@ -137,7 +138,8 @@ def _geodesic_field(
     M, omega = tensors["M"], tensors.get("omega")
     metric = Randers(M, M.new_zeros(()).expand(*M.shape[:2], 2, *out) if omega is None else omega)
     field = FlowField.of(metric, support.stride, support.padding_mode)
-    table, circular = field.table.view(batch, support.groups, *field.size, -1), field.padding_mode == "circular"
+    circular = field.padding_mode == "circular"
+    table = field.table.view(batch, support.groups, *field.size, field.table.shape[1])
     if circular:  # the first nodes again, after the last
         table = torch.cat([table, table[:, :, :1]], 2)
         table = torch.cat([table, table[:, :, :, :1]], 3)

@@ -8,8 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .jit import compiled
+from .jit import compiled, inlined, inner
 from .sampling import NUMBER, STRIP, add_scaled, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
+
+# Rows of what the backward pass feels at a tap: the gradient of the modulation, summed over channels; for one channel
+# that of samples, without and with modulation, and the samples, in one sheet of a volume and in all.
+VALUE, PULL, FORCE, HERE, SAMPLE = range(5)
 
 
 class Channels(NamedTuple):
@@ -27,27 +31,29 @@ def forward(x, field, taps, weight, modulation, geometry, layout, out, start, st
     x [C, addresses], field [G, n, N], taps [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
     out [C_out, N].
     """
-    strip, (address, up, follows) = make_strip(geometry, x), make_places(x)
-    value, later = np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype)
-    for first in range(start, stop, STRIP):
-        n = min(STRIP, stop - first)
-        stand(geometry, first, strip, n)
+    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
+    value, later = np.empty((1, STRIP), x.dtype), np.empty((1, STRIP), x.dtype)
+    for begin in range(start, stop, STRIP):
+        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        stand(geometry, first, centre, pixel, n)
         for group in range(field.shape[0]):
+            numbers = field[group]
             for t in range(taps.shape[0]):
                 if t == 0 or turns(taps, t):
-                    aim(geometry, field[group], first, taps, t, strip, n)
-                locate(geometry, field[group], first, taps, t, strip, address, up, follows, False, n)
+                    aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, False, n)
                 tap = np.intp(taps[t, NUMBER])
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
-                    read(x[c], geometry.pitch[1], address, up, value, n)
+                    read(x, c, 0, geometry.pitch[1], address, up, value, n)
                     if geometry.first == 0:
-                        read(x[c, geometry.pitch[0] :], geometry.pitch[1], address, up, later, n)
-                        mix(value, later, up[0], n)
+                        read(x, c, geometry.pitch[0], geometry.pitch[1], address, up, later, n)
+                        mix(value, later, up, n)
                     if modulation.shape[1]:
-                        scale(value, modulation[group, tap, first:], n)
+                        for i in range(n):
+                            value[0, i] *= modulation[group, tap, first + i]
                     outs, inner = c // layout.per_group * layout.outs_per_group, c % layout.per_group
                     for o in range(outs, outs + layout.outs_per_group):
-                        add_scaled(weight[o, inner, tap], value, out[o, first:], n)
+                        add_scaled(weight[o, inner, tap], value, 0, np.uint64(0), out, o, first, n)
 
 
 @compiled
@@ -60,37 +66,41 @@ def backward(
     grad [C_out, N]; window [C, addresses] and grad_weight like weight are this part's own, the others like their
     tensors. ``touched`` is widened to the addresses that the window was written at.
     """
-    strip, (address, up, follows) = make_strip(geometry, x), make_places(x)
+    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
     gain, slope, felt = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
     last = taps.shape[0] - 1
-    for first in range(start, stop, STRIP):
-        n = min(STRIP, stop - first)
-        stand(geometry, first, strip, n)
+    for begin in range(start, stop, STRIP):
+        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        stand(geometry, first, centre, pixel, n)
         for group in range(field.shape[0]):
+            numbers = field[group]
             for t in range(last + 1):
                 if t == 0 or turns(taps, t):
-                    aim(geometry, field[group], first, taps, t, strip, n)
-                locate(geometry, field[group], first, taps, t, strip, address, up, follows, True, n)
+                    aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, True, n)
                 if window.size:
                     touch(address, n, touched)
                 tap = np.intp(taps[t, NUMBER])
                 if modulation.shape[1]:
-                    copy(modulation[group, tap, first:], gain, n)
+                    for i in range(n):
+                        gain[i] = modulation[group, tap, first + i]
                 slope[:] = 0
-                felt[0] = 0
+                felt[VALUE] = 0
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     turn_back(
-                        x[c], geometry, address, up, gain, weight, tap, layout, c, grad, first, slope, felt,
-                        grad_weight, window, n,
+                        x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight,
+                        window, n,
                     )  # fmt: skip
                 if grad_modulation.shape[1]:
-                    copy(felt[0], grad_modulation[group, tap, first:], n)
+                    for i in range(n):
+                        grad_modulation[group, tap, first + i] = felt[VALUE, i]
                 if moving:
                     for axis in range(geometry.first, 3):
-                        scale(slope[axis], follows[axis], n)
-                    feel(geometry, first, taps, t, strip, slope, grad_field[group], n)
+                        for i in range(n):
+                            slope[axis, i] *= follows[axis, i]
+                    feel(geometry, first, taps, t, along, paths, slope, grad_field[group], n)
                     if t == last or turns(taps, t + 1):
-                        settle(geometry, field[group], first, taps, t, strip, grad_field[group], field_touched, n)
+                        settle(geometry, numbers, first, taps, t, along, paths, grad_field[group], field_touched, n)
 
 
 @compiled
@@ -99,9 +109,9 @@ def make_places(like):
     return np.empty(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
 
 
-@compiled
+@inner
 def turn_back(
-    plane, geometry, address, up, gain, weight, tap, layout, c, grad, first, slope, felt, grad_weight, window, n
+    x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight, window, n
 ):  # fmt: skip
     """Add what a strip's samples of channel c at one tap say about positions, modulation, weights and image.
 
@@ -109,106 +119,94 @@ def turn_back(
     modulation, and scratch.
     """
     outs, inner, solid = c // layout.per_group * layout.outs_per_group, c % layout.per_group, geometry.first == 0
-    pull, force, here = felt[1], felt[2], felt[3]
-    value = felt[4] if solid else here
-    pull[:] = 0
+    pitch, none, sample = geometry.pitch[1], np.uint64(0), SAMPLE if solid else HERE
+    felt[PULL] = 0
     for o in range(outs, outs + layout.outs_per_group):
-        add_scaled(weight[o, inner, tap], grad[o, first:], pull, n)
+        add_scaled(weight[o, inner, tap], grad, o, first, felt, PULL, none, n)
     for sheet in range(2 if solid else 1):
         skip = sheet * geometry.pitch[0]
         for i in range(n):
-            force[i] = pull[i] * gain[i]
+            felt[FORCE, i] = felt[PULL, i] * gain[i]
         if solid:
-            weigh_sheet(sheet, up[0], force, n)
-        read_slopes(plane[skip:], geometry.pitch[1], address, up, force, here, slope, n)
+            weigh_sheet(sheet, up, felt[FORCE], n)
+        read_slopes(x, c, skip, pitch, address, up, felt, slope, n)
         if window.size:
-            scatter(force, geometry.pitch[1], address, up, window[c, skip:], n)
+            scatter(felt, window, c, skip, pitch, address, up, n)
         if solid:
-            join_sheet(sheet, pull, gain, up[0], here, value, slope[0], n)
+            join_sheet(sheet, gain, up, felt, slope, n)
     for i in range(n):
-        felt[0, i] += pull[i] * value[i]
+        felt[VALUE, i] += felt[PULL, i] * felt[sample, i]
     if grad_weight.size:
-        scale(value, gain, n)
+        for i in range(n):
+            felt[sample, i] *= gain[i]
         for o in range(outs, outs + layout.outs_per_group):
-            grad_weight[o, inner, tap] += dot(value, grad[o, first:], n)
+            grad_weight[o, inner, tap] += dot(felt, sample, grad, o, first, n)
 
 
-@compiled
-def read(plane, pitch, address, up, value, n):
+@inlined
+def corners(skip, pitch, address):
+    """Return the addresses of the four corners, unsigned: indices that numba need not ask the sign of."""
+    a = np.uint64(skip) + np.uint64(address)
+    return a, a + np.uint64(1), a + np.uint64(pitch), a + np.uint64(pitch) + np.uint64(1)
+
+
+@inner
+def read(x, channel, skip, pitch, address, up, value, n):
     """Interpolate between the four corners of each address."""
-    a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    up_y, up_x = up[1], up[2]
     for i in range(n):
-        k = np.uint64(address[i])  # unsigned: an index that numba need not ask the sign of
-        top = a[k] + up_x[i] * (b[k] - a[k])
-        bottom = c[k] + up_x[i] * (d[k] - c[k])
-        value[i] = top + up_y[i] * (bottom - top)
+        a, b, c, d = corners(skip, pitch, address[i])
+        top = x[channel, a] + up[2, i] * (x[channel, b] - x[channel, a])
+        bottom = x[channel, c] + up[2, i] * (x[channel, d] - x[channel, c])
+        value[0, i] = top + up[1, i] * (bottom - top)
 
 
-@compiled
-def mix(value, later, up_z, n):
+@inner
+def mix(value, later, up, n):
     """Interpolate between two sheets, in place."""
     for i in range(n):
-        value[i] += up_z[i] * (later[i] - value[i])
+        value[0, i] += up[0, i] * (later[0, i] - value[0, i])
 
 
-@compiled
-def read_slopes(plane, pitch, address, up, force, value, slope, n):
-    """Interpolate, and add what the gradient ``force`` says about positions in the plane."""
-    a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    up_y, up_x, to_y, to_x = up[1], up[2], slope[1], slope[2]
+@inner
+def read_slopes(x, channel, skip, pitch, address, up, felt, slope, n):
+    """Interpolate, and add what the gradient of samples says about positions in the plane."""
     for i in range(n):
-        k = np.uint64(address[i])
-        along_top, along_bottom = b[k] - a[k], d[k] - c[k]
-        top = a[k] + up_x[i] * along_top
-        down = c[k] + up_x[i] * along_bottom - top
-        value[i] = top + up_y[i] * down
-        to_y[i] += force[i] * down
-        to_x[i] += force[i] * (along_top + up_y[i] * (along_bottom - along_top))
+        a, b, c, d = corners(skip, pitch, address[i])
+        along_top, along_bottom = x[channel, b] - x[channel, a], x[channel, d] - x[channel, c]
+        top = x[channel, a] + up[2, i] * along_top
+        down = x[channel, c] + up[2, i] * along_bottom - top
+        felt[HERE, i] = top + up[1, i] * down
+        slope[1, i] += felt[FORCE, i] * down
+        slope[2, i] += felt[FORCE, i] * (along_top + up[1, i] * (along_bottom - along_top))
 
 
-@compiled
-def join_sheet(sheet, pull, gain, up_z, here, value, to_z, n):
+@inner
+def join_sheet(sheet, gain, up, felt, slope, n):
     """Interpolate between sheets, and add what the gradient of samples says about positions across them."""
     for i in range(n):
-        value[i] = value[i] + up_z[i] * (here[i] - value[i]) if sheet else here[i]
-        to_z[i] += pull[i] * gain[i] * (here[i] if sheet else -here[i])
+        here, force = felt[HERE, i], felt[PULL, i] * gain[i]
+        felt[SAMPLE, i] = felt[SAMPLE, i] + up[0, i] * (here - felt[SAMPLE, i]) if sheet else here
+        slope[0, i] += force * (here if sheet else -here)
 
 
-@compiled
-def scatter(force, pitch, address, up, plane, n):
+@inner
+def scatter(felt, window, channel, skip, pitch, address, up, n):
     """Add each pixel's gradient to the four corners of its sample."""
-    a, b, c, d = plane[0:], plane[1:], plane[pitch:], plane[pitch + 1 :]
-    up_y, up_x = up[1], up[2]
     for i in range(n):
-        k = np.uint64(address[i])
-        bottom = force[i] * up_y[i]
-        top = force[i] - bottom
-        right_top, right_bottom = top * up_x[i], bottom * up_x[i]
-        a[k] += top - right_top
-        b[k] += right_top
-        c[k] += bottom - right_bottom
-        d[k] += right_bottom
+        a, b, c, d = corners(skip, pitch, address[i])
+        bottom = felt[FORCE, i] * up[1, i]
+        top = felt[FORCE, i] - bottom
+        right_top, right_bottom = top * up[2, i], bottom * up[2, i]
+        window[channel, a] += top - right_top
+        window[channel, b] += right_top
+        window[channel, c] += bottom - right_bottom
+        window[channel, d] += right_bottom
 
 
-@compiled
-def scale(value, factor, n):
-    """Multiply in place."""
-    for i in range(n):
-        value[i] *= factor[i]
-
-
-@compiled
-def copy(value, to, n):
-    """Copy."""
-    for i in range(n):
-        to[i] = value[i]
-
-
-@compiled
-def dot(a, b, n):
-    """Return Σ a_i b_i."""
+@inner
+def dot(a, row, b, other, start, n):
+    """Return the scalar product of one row with another, from ``start`` on."""
     total = a.dtype.type(0)
     for i in range(n):
-        total += a[i] * b[i]
+        total += a[row, i] * b[other, start + i]
     return total

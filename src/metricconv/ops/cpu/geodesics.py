@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .jit import compiled, inlined
+from .jit import compiled, inlined, inner
 
 # Pixels a strip: its buffers fill half of the first cache, and steps from tap to tap are few.
-STRIP = 256
+STRIP = 512
 
 CHANNELS = 12  # of a node
 
@@ -72,12 +72,11 @@ def make_paths(flow, like):
     )
 
 
-@compiled
+@inner
 def trace(flow, table, u0, u1, length, pixel, paths, n):
-    """Trace the geodesics of n pixels in the direction u, and forget what samples felt before; pixel [2, n]."""
+    """Trace the geodesics of n pixels in the direction u; pixel [2, n]."""
     path, node = paths.path, paths.node
     h = length / path.dtype.type(flow.steps)
-    paths.felt[:] = 0
     set_out(flow, table, u0, u1, h, pixel, paths, n)
     for step in range(flow.steps):
         here = np.uint64(step) * RECORD
@@ -86,14 +85,14 @@ def trace(flow, table, u0, u1, length, pixel, paths, n):
         go(here, h, path.dtype.type(2 if step == 0 else 1), path, n)
 
 
-@compiled
+@inner
 def set_out(flow, table, u0, u1, h, pixel, paths, n):
     """Write the first record: the stride and the momentum that the metric at the pixel itself gives."""
     path, node = paths.path, paths.node[flow.steps * STRIP :]
     flat, margin, least = table.reshape(-1), 0 if flow.circular else 1, guards(path)
     for i in range(n):
         node[i] = (np.int32(pixel[0, i]) + margin) * flow.nodes[1] + np.int32(pixel[1, i]) + margin
-    for i in range(np.uint64(n)):
+    for i in range(n):
         at = np.uint64(node[i]) * NODE
         m00, m01, m11, w0, w1 = flat[at], flat[at + np.uint64(1)], flat[at + np.uint64(2)], flat[at + np.uint64(3)], flat[at + np.uint64(4)]
         square, floor = squares(m00, m01, m11, u0, u1, least)
@@ -106,14 +105,14 @@ def set_out(flow, table, u0, u1, h, pixel, paths, n):
         path[Q + i], path[Q + ROW + i] = m00 * e0 + m01 * e1, m01 * e0 + m11 * e1
 
 
-@compiled
+@inner
 def find_midpoints(flow, here, pixel, path, node, n):
     """Divide the momentum by its size, and write where the field is looked up: half a step ahead."""
     real, margin = path.dtype.type, ZERO if flow.circular else ONE
     far, wraps = real(FARTHEST), real(1 if flow.circular else 0)
     last0, last1 = real(flow.nodes[0] - 1), real(flow.nodes[1] - 1)  # also the period of a circular field
     scale0, scale1 = real(1 / flow.spacing[0]), real(1 / flow.spacing[1])
-    for i in range(np.uint64(n)):
+    for i in range(n):
         at = here + i
         q0, q1 = path[at + Q], path[at + Q + ROW]
         size = np.abs(q0) if np.abs(q0) > np.abs(q1) else np.abs(q1)
@@ -140,11 +139,11 @@ def bring(p, last, wraps, far):
     return cell, inside - np.float32(cell) if p == p else p, ONE if near == inside else ZERO
 
 
-@compiled
+@inner
 def look_up(flow, table, here, path, node, n):
     """Interpolate the field at the midpoints."""
     flat, down = table.reshape(-1), np.uint64(flow.nodes[1]) * NODE
-    for i in range(np.uint64(n)):
+    for i in range(n):
         a = np.uint64(node[i]) * NODE
         b, c, d = a + NODE, a + down, a + down + NODE
         wa, wb, wc, wd = corner_weights(path[here + UP + i], path[here + UP + ROW + i])
@@ -160,11 +159,11 @@ def corner_weights(up0, up1):
     return ONE - up0 - up1 + both, up1 - both, up0 - both, both
 
 
-@compiled
+@inner
 def go(here, h, catch_up, path, n):
     """Take one step; its stride is that of the midpoint, half a step after the start and one after the one before."""
     least, half = guards(path), HALF * h
-    for i in range(np.uint64(n)):
+    for i in range(n):
         at = here + i
         q0, q1 = path[at + Q], path[at + Q + ROW]
         local = row_of(path, at + LOCAL)
@@ -275,32 +274,33 @@ def rates_back(local, q0, q1, to_v0, to_v1, to_f0, to_f1, least):
     )  # fmt: skip
 
 
-@compiled
+@inner
 def displace(flow, part, paths, displacement, n):
     """Write the displacement [3, n] at a part of the paths, in [0, 1]: on the parabola of the step it falls into."""
     step, along, sag = place_on(flow, part, paths.path)
     here = np.uint64(step) * RECORD
     for axis in range(2):
-        of, total = here + np.uint64(axis) * ROW, displacement[1 + axis]
-        for i in range(np.uint64(n)):
-            at, path = of + i, paths.path
-            total[i] = path[at + X] + along * path[at + RECORD + W] - sag * path[at + RECORD + B]
+        of, path = here + np.uint64(axis) * ROW, paths.path
+        for i in range(n):
+            at = of + i
+            displacement[1 + axis, i] = path[at + X] + along * path[at + RECORD + W] - sag * path[at + RECORD + B]
 
 
-@compiled
+@inner
 def feel(flow, part, paths, slope, n):
     """Add what the gradient [3, n] of the samples at a part of the paths says about their steps."""
     step, along, sag = place_on(flow, part, paths.path)
     here, felt = np.uint64(step) * FELT, paths.felt
     for axis in range(2):
-        of, pull = here + np.uint64(axis) * ROW, slope[1 + axis]
-        for i in range(np.uint64(n)):
-            felt[of + FELT_X + i] += pull[i]
-            felt[of + FELT_W + i] += along * pull[i]
-            felt[of + FELT_B + i] -= sag * pull[i]
+        of = here + np.uint64(axis) * ROW
+        for i in range(n):
+            pull = slope[1 + axis, i]
+            felt[of + FELT_X + i] += pull
+            felt[of + FELT_W + i] += along * pull
+            felt[of + FELT_B + i] -= sag * pull
 
 
-@compiled
+@inner
 def place_on(flow, part, like):
     """Return the step that a part of a path falls into, the part f of that step, and f(1 − f)/2."""
     real = like.dtype.type
@@ -309,7 +309,7 @@ def place_on(flow, part, like):
     return step, along, HALF * along * (ONE - along)
 
 
-@compiled
+@inner
 def retrace(flow, table, u0, u1, length, paths, total, touched, n):
     """Carry what samples felt back along the paths, and add it to the gradient of the table, total [nodes, 12]."""
     path, state = paths.path, paths.state
@@ -323,14 +323,15 @@ def retrace(flow, table, u0, u1, length, paths, total, touched, n):
         look_back(flow, table, np.uint64(step) * RECORD, paths, node, total, touched, n)
         lean_back(flow, np.uint64(step) * RECORD, paths, n)
     return_home(flow, table, u0, u1, h, paths, total, touched, n)
+    paths.felt[:] = 0
 
 
-@compiled
+@inner
 def go_back(here, seen, h, catch_up, paths, n):
     """Undo one step: from the gradients of what it arrived at to those of what it started from and looked up."""
     path, felt, state = paths.path, paths.felt, paths.state
     least, half = guards(path), HALF * h
-    for i in range(np.uint64(n)):
+    for i in range(n):
         at, of = here + i, seen + i
         q0, q1 = path[at + Q], path[at + Q + ROW]
         local = row_of(path, at + LOCAL)
@@ -362,13 +363,13 @@ def put_three(rows, at, a, b):
     rows[at], rows[at + ROW], rows[at + ROW + ROW] = a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-@compiled
+@inner
 def look_back(flow, table, here, paths, node, total, touched, n):
     """Add the gradients of what was looked up to the nodes, and find those of where."""
     path, state = paths.path, paths.state
     flat, grad, down = table.reshape(-1), total.reshape(-1), np.uint64(flow.nodes[1]) * NODE
     low, high = touched[0], touched[1]
-    for i in range(np.uint64(n)):
+    for i in range(n):
         low, high = min(low, node[i]), max(high, node[i])
         a = np.uint64(node[i]) * NODE
         b, c, d = a + NODE, a + down, a + down + NODE
@@ -390,13 +391,13 @@ def look_back(flow, table, here, paths, node, total, touched, n):
     touched[0], touched[1] = low, high
 
 
-@compiled
+@inner
 def lean_back(flow, here, paths, n):
     """Carry the gradient of where the field was looked up to position, stride and bend before the step."""
     path, state = paths.path, paths.state
     for axis in range(2):
         row, scale = np.uint64(axis) * ROW, path.dtype.type(1 / flow.spacing[axis])
-        for i in range(np.uint64(n)):
+        for i in range(n):
             at = row + i
             pull = state[at + TO_PLACE] * path[here + at + FOLLOWS] * scale
             state[at + TO_X] += pull
@@ -404,12 +405,12 @@ def lean_back(flow, here, paths, n):
             state[at + TO_B] = QUARTER * pull
 
 
-@compiled
+@inner
 def return_home(flow, table, u0, u1, h, paths, total, touched, n):
     """Undo ``set_out``: add what the first stride and momentum say about the metric at the pixel itself."""
     state, node = paths.state, paths.node[flow.steps * STRIP :]
     flat, grad, least = table.reshape(-1), total.reshape(-1), guards(state)
-    for i in range(np.uint64(n)):
+    for i in range(n):
         at = np.uint64(node[i]) * NODE
         m00, m01, m11, w0, w1 = flat[at], flat[at + np.uint64(1)], flat[at + np.uint64(2)], flat[at + np.uint64(3)], flat[at + np.uint64(4)]
         square, floor = squares(m00, m01, m11, u0, u1, least)

@@ -34,9 +34,14 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
         _CONFIG.CACHE_DIR = before
 
 
+def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile what kernels call and what allocates nothing: it need not count who holds an array, at a price."""
+    return compiled(function, _nrt=False)
+
+
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a formula into the loops that use it, which could not become vector instructions around a call."""
-    return compiled(function, forceinline=True)
+    return compiled(function, forceinline=True, _nrt=False)
 
 
 @functools.cache

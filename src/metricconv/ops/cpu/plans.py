@@ -12,9 +12,9 @@ from .geodesics import STRIP
 from .launch import Call, with_ring, without_ring
 from .products import gemm_address
 
-# Numbers in the columns of a tile, 1 MB in float32: half of a core's second cache. The most of them a pixel, and the
+# Numbers in the columns of a tile, half a MB in float32: well within a core's second cache. The most of them a pixel, and the
 # fewest pixels; the most are a strip.
-_TILE = 2**18
+_TILE = 2**17
 _LONGEST_ROW = 4096
 _FEWEST_PIXELS = 32
 

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .jit import compiled
+from .jit import compiled, inner
 
 
 def gemm_address(dtype: torch.dtype) -> int:
@@ -62,7 +62,7 @@ def product_scratch(like):
     return letters, np.empty(6, np.int32), np.ones(2, like.dtype)
 
 
-@compiled
+@inner
 def product(gemm, scratch, a, a_pitch, a_turned, b, b_pitch, b_turned, keep, c, c_pitch, rows, columns, inner):
     """Write A·B, plus keep·C, to C [rows, columns]: flat arrays that start at their matrices, rows a pitch apart.
 
@@ -83,7 +83,7 @@ def product(gemm, scratch, a, a_pitch, a_turned, b, b_pitch, b_turned, keep, c, 
     )  # fmt: skip
 
 
-@compiled
+@inner
 def contract(gemm, scratch, columns, weight, layout, out, tile):
     """Add a tile's columns, times their weights, to out [N, C_out]."""
     if layout.each:
@@ -97,7 +97,7 @@ def contract(gemm, scratch, columns, weight, layout, out, tile):
         product(gemm, scratch, a, inner, 0, b, outs, 0, 1, c, pitch, tile.size, outs, inner)
 
 
-@compiled
+@inner
 def contract_weight(gemm, scratch, columns, grad, layout, total, tile):
     """Add what a tile's columns and the output's gradient [N, C_out] say about the weights."""
     if layout.each:
@@ -111,7 +111,7 @@ def contract_weight(gemm, scratch, columns, grad, layout, total, tile):
         product(gemm, scratch, a, inner, 1, b, pitch, 0, 1, c, outs, inner, outs, tile.size)
 
 
-@compiled
+@inner
 def spread(gemm, scratch, grad, weight, layout, columns, tile):
     """Write the gradient of a tile's columns."""
     if layout.each:
@@ -125,7 +125,7 @@ def spread(gemm, scratch, grad, weight, layout, columns, tile):
         product(gemm, scratch, a, pitch, 0, b, outs, 1, 0, c, inner, tile.size, inner, outs)
 
 
-@compiled
+@inner
 def weigh_each(columns, weight, total):
     """Add Σ_t w[t, c] columns[i, t, c] to total [T, C]: each channel with weights of its own."""
     depth, channels = weight.shape
@@ -137,7 +137,7 @@ def weigh_each(columns, weight, total):
                 row[j] += columns[of + j] * factor[j]
 
 
-@compiled
+@inner
 def spread_each(grad, weight, grad_columns):
     """Write ∂L/∂columns[i, t, c] = w[t, c] ∂L/∂y[i, c]; grad [T, C]."""
     depth, channels = weight.shape
@@ -149,7 +149,7 @@ def spread_each(grad, weight, grad_columns):
                 grad_columns[to + j] = row[j] * factor[j]
 
 
-@compiled
+@inner
 def sum_each(columns, grad, total):
     """Add Σ_i columns[i, t, c] ∂L/∂y[i, c] to total [taps, C]."""
     depth, channels = total.shape

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .jit import compiled
+from .jit import compiled, inner
 from .products import contract, contract_weight, product_scratch, spread
 from .sampling import NUMBER, STRIP, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
 
@@ -111,36 +111,39 @@ def make_places(like, field, layout):
     )
 
 
-@compiled
+@inner
 def survey(geometry, field, taps, strip, places, backward, tile):
     """Write down where a tile's samples lie."""
-    stand(geometry, tile.pixel, strip, tile.size)
+    first, n = np.uint64(tile.pixel), np.uint64(tile.size)
+    centre, pixel, along, paths = strip
+    stand(geometry, first, centre, pixel, n)
     for g in range(field.shape[0]):
         for k in range(tile.depth):
             t = tile.tap + k
             if k == 0 or turns(taps, t):
-                aim(geometry, field[g], tile.pixel, taps, t, strip, tile.size)
+                aim(geometry, field[g], first, taps, t, pixel, along, paths, n)
             locate(
-                geometry, field[g], tile.pixel, taps, t, strip, places.address[k, g], places.up[k, g],
-                places.follows[k, g], backward, tile.size,
+                geometry, field[g], first, taps, t, centre, along, paths, places.address[k, g], places.up[k, g],
+                places.follows[k, g], backward, n,
             )  # fmt: skip
 
 
-@compiled
+@inner
 def follow(geometry, field, taps, strip, slope, grad_field, touched, tile):
     """Add what the slopes of a tile say about the pixels' numbers."""
-    n, last = tile.size, tile.tap + tile.depth - 1
+    first, n, last = np.uint64(tile.pixel), np.uint64(tile.size), tile.tap + tile.depth - 1
+    _, pixel, along, paths = strip
     for g in range(field.shape[0]):
         for k in range(tile.depth):
             t = tile.tap + k
             if k == 0 or turns(taps, t):
-                aim(geometry, field[g], tile.pixel, taps, t, strip, n)
-            feel(geometry, tile.pixel, taps, t, strip, slope[k, g], grad_field[g], n)
+                aim(geometry, field[g], first, taps, t, pixel, along, paths, n)
+            feel(geometry, first, taps, t, along, paths, slope[k, g], grad_field[g], n)
             if t == last or turns(taps, t + 1):
-                settle(geometry, field[g], tile.pixel, taps, t, strip, grad_field[g], touched, n)
+                settle(geometry, field[g], first, taps, t, along, paths, grad_field[g], touched, n)
 
 
-@compiled
+@inner
 def corners(geometry, layout, address, sheet, channel):
     """Return where the four corners' channels start in an image [addresses · C], in one of its sheets."""
     # Unsigned: indices that numba need not ask the sign of.
@@ -149,7 +152,7 @@ def corners(geometry, layout, address, sheet, channel):
     return a, a + right, a + down, a + down + right
 
 
-@compiled
+@inner
 def corner_weights(up_y, up_x, gain):
     """Return the four corners' weights, times the gain."""
     high, right = gain * up_y, gain * up_x
@@ -157,7 +160,7 @@ def corner_weights(up_y, up_x, gain):
     return gain - high - right + both, right - both, high - both, both
 
 
-@compiled
+@inner
 def fill_gains(modulation, taps, g, k, tile, gain):
     """Write what multiplies the samples of a tile at its k-th tap: 1 where nothing does."""
     gain[:] = 1
@@ -167,7 +170,7 @@ def fill_gains(modulation, taps, g, k, tile, gain):
             gain[i] = factor[i]
 
 
-@compiled
+@inner
 def first_column(layout, tile, k, channel):
     """Return where a channel of the tile's first pixel stands in its columns at the k-th tap."""
     group, inner = channel // layout.per_group, channel % layout.per_group
@@ -178,7 +181,7 @@ def first_column(layout, tile, k, channel):
 def gather(x, modulation, taps, geometry, layout, places, columns, tile):
     """Write the modulated samples of a tile into its columns."""
     image, span, step = x.reshape(-1), np.uint64(layout.span), tile.depth * layout.per_group
-    gain = np.empty(STRIP, x.dtype)
+    gain, n = np.empty(STRIP, x.dtype), np.uint64(tile.size)
     for k in range(tile.depth):
         for channel in range(0, layout.ins, layout.span):
             g, first = channel // layout.per_metric, first_column(layout, tile, k, channel)
@@ -186,7 +189,7 @@ def gather(x, modulation, taps, geometry, layout, places, columns, tile):
             for sheet in range(2 if geometry.first == 0 else 1):
                 fill_gains(modulation, taps, g, k, tile, gain)
                 if geometry.first == 0:
-                    weigh_sheet(sheet, places.up[k, g, 0], gain, tile.size)
+                    weigh_sheet(sheet, places.up[k, g], gain, n)
                 for i in range(tile.size):
                     a, b, c, d = corners(geometry, layout, where[i], sheet, channel)
                     wa, wb, wc, wd = corner_weights(up_y[i], up_x[i], gain[i])
@@ -203,16 +206,16 @@ def gather(x, modulation, taps, geometry, layout, places, columns, tile):
 def scatter(grad_columns, modulation, taps, geometry, layout, places, window, touched, tile):
     """Add the gradients of a tile's samples to their corners, and widen the range of addresses touched."""
     image, span, step = window.reshape(-1), np.uint64(layout.span), tile.depth * layout.per_group
-    gain = np.empty(STRIP, window.dtype)
+    gain, n = np.empty(STRIP, window.dtype), np.uint64(tile.size)
     for k in range(tile.depth):
         for channel in range(0, layout.ins, layout.span):
             g, first = channel // layout.per_metric, first_column(layout, tile, k, channel)
             where, up_y, up_x = places.address[k, g], places.up[k, g, 1], places.up[k, g, 2]
-            touch(where, tile.size, touched)
+            touch(where, n, touched)
             for sheet in range(2 if geometry.first == 0 else 1):
                 fill_gains(modulation, taps, g, k, tile, gain)
                 if geometry.first == 0:
-                    weigh_sheet(sheet, places.up[k, g, 0], gain, tile.size)
+                    weigh_sheet(sheet, places.up[k, g], gain, n)
                 for i in range(tile.size):
                     a, b, c, d = corners(geometry, layout, where[i], sheet, channel)
                     wa, wb, wc, wd = corner_weights(up_y[i], up_x[i], gain[i])
@@ -225,7 +228,7 @@ def scatter(grad_columns, modulation, taps, geometry, layout, places, window, to
                         image[d + j] += wd * pull
 
 
-@compiled
+@inner
 def add_dots(image, grad_columns, span, corner, of, total):
     """Add Σ_c ∂L/∂column · x over a run of channels, at each of the four corners, to total [4]."""
     zero = image.dtype.type(0)
@@ -246,7 +249,7 @@ def add_dots(image, grad_columns, span, corner, of, total):
 @compiled
 def slopes(x, grad_columns, modulation, taps, geometry, layout, places, slope, grad_modulation, tile):
     """Write into slope, like places.up, what the gradients of samples say about positions; and that of modulation."""
-    image, n, step, solid = x.reshape(-1), tile.size, tile.depth * layout.per_group, geometry.first == 0
+    image, n, step, solid = x.reshape(-1), np.uint64(tile.size), tile.depth * layout.per_group, geometry.first == 0
     gain, share, value = np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype)
     total = np.empty((STRIP, 4), x.dtype)
     for k in range(tile.depth):
@@ -257,23 +260,24 @@ def slopes(x, grad_columns, modulation, taps, geometry, layout, places, slope, g
                 total[:] = 0
                 for channel in range(g * layout.per_metric, (g + 1) * layout.per_metric, layout.span):
                     first = first_column(layout, tile, k, channel)
-                    for i in range(n):
+                    for i in range(tile.size):
                         corner = corners(geometry, layout, places.address[k, g, i], sheet, channel)
                         add_dots(image, grad_columns, layout.span, corner, np.uint64(first + i * step), total[i])
                 share[:] = 1
                 if solid:
-                    weigh_sheet(sheet, up[0], share, n)
+                    weigh_sheet(sheet, up, share, n)
                 fill_slopes(sheet, total, gain, share, up, value, found, n)
+            follows = places.follows[k, g]
             for axis in range(geometry.first, 3):
                 for i in range(n):
-                    found[axis, i] *= places.follows[k, g, axis, i]
+                    found[axis, i] *= follows[axis, i]
             if grad_modulation.shape[1]:
-                to = grad_modulation[g, np.intp(taps[tile.tap + k, NUMBER]), tile.pixel :]
-                for i in range(n):
-                    to[i] = value[i]
+                tap = np.intp(taps[tile.tap + k, NUMBER])
+                for i in range(tile.size):
+                    grad_modulation[g, tap, tile.pixel + i] = value[i]
 
 
-@compiled
+@inner
 def fill_slopes(sheet, total, gain, share, up, value, slope, n):
     """Turn sums at the corners of one sheet into the gradients of positions [3, n] and of modulation, and add those of
     the sheet before.

@@ -18,7 +18,9 @@ Images carry a ring of one pixel: what stands past the border is read there, or 
 first. So a sample is one address, that of the first of its corners, and one weight along each axis.
 
 Every loop is over the pixels of a strip and free of branches, so that it becomes vector instructions. Constants are
-made in the arrays' own dtype: a Python number would widen float32 to float64.
+made in the arrays' own dtype: a Python number would widen float32 to float64. Lengths and starts of strips are unsigned:
+numba need not ask the sign of an index. Rows are given by array and number, as making a view of each costs more than
+many a loop.
 """
 
 from typing import NamedTuple
@@ -27,7 +29,7 @@ import numpy as np
 
 from . import geodesics
 from .geodesics import STRIP, Flow
-from .jit import compiled
+from .jit import compiled, inner
 
 GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 
@@ -59,33 +61,29 @@ class Geometry(NamedTuple):
     flow: Flow
 
 
-class Strip(NamedTuple):
-    """What is known of a strip's pixels; rows may be longer than the strip."""
-
-    centre: np.ndarray  # [3, n]
-    pixel: np.ndarray  # [2, n]: row and column in the output
-    along: np.ndarray  # [3, n]: for a ball 1/F, √(aᵀMa) and its gradient; for geodesics the displacement
-    paths: geodesics.Paths
-
-
 @compiled
 def make_strip(geometry, like):
-    """Return room for a strip."""
-    centre, pixel = np.empty((3, STRIP), like.dtype), np.empty((2, STRIP), like.dtype)
-    return Strip(centre, pixel, np.zeros((3, STRIP), like.dtype), geodesics.make_paths(geometry.flow, like))
+    """Return room for what is known of a strip's pixels; rows may be longer than the strip.
+
+    centre [3, n], in the input; pixel [2, n], row and column in the output; along [3, n], for a ball 1/F, √(aᵀMa) and
+    the gradient of 1/F, for geodesics the displacement; and their paths.
+    """
+    shape = (3, STRIP)
+    paths = geodesics.make_paths(geometry.flow, like)
+    return np.empty(shape, like.dtype), np.empty((2, STRIP), like.dtype), np.zeros(shape, like.dtype), paths
 
 
-@compiled
-def stand(geometry, start, strip, n):
-    """Begin a strip of n output pixels from ``start`` on: write where they are in the output and in the input."""
-    real, (_, rows, columns) = strip.centre.dtype.type, geometry.out
-    y, x = start // columns, start % columns
+@inner
+def stand(geometry, start, centre, pixel, n):
+    """Begin a strip of n output pixels from ``start`` on: write where they are in the input and in the output."""
+    real, (_, rows, columns) = centre.dtype.type, geometry.out
+    y, x = np.intp(start) // columns, np.intp(start) % columns
     z, y = y // rows, y % rows
     for i in range(n):
-        strip.centre[0, i] = real(z * geometry.stride[0] + geometry.origin[0])
-        strip.centre[1, i] = real(y * geometry.stride[1] + geometry.origin[1])
-        strip.centre[2, i] = real(x * geometry.stride[2] + geometry.origin[2])
-        strip.pixel[0, i], strip.pixel[1, i] = y, x
+        centre[0, i] = real(z * geometry.stride[0] + geometry.origin[0])
+        centre[1, i] = real(y * geometry.stride[1] + geometry.origin[1])
+        centre[2, i] = real(x * geometry.stride[2] + geometry.origin[2])
+        pixel[0, i], pixel[1, i] = y, x
         x += 1
         if x == columns:
             y, x = y + 1, 0
@@ -93,99 +91,105 @@ def stand(geometry, start, strip, n):
             z, y = z + 1, 0
 
 
-@compiled
+@inner
 def turns(taps, t):
     """Return whether the t-th tap looks in another direction than the one before."""
     return taps[t, DIRECTION] != taps[t - 1, DIRECTION]
 
 
-@compiled
-def aim(geometry, field, start, taps, t, strip, n):
+@inner
+def aim(geometry, field, start, taps, t, pixel, along, paths, n):
     """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N] or [nodes, 12]."""
     if geometry.kind == BALL:
-        fill_reach(geometry.first, field, start, taps[t], strip.along[0, :n], strip.along[1, :n])
-        strip.along[2, :n] = 0
+        fill_reach(geometry.first, field, start, taps, t, along, n)
     elif geometry.kind == GEODESIC:
-        geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], strip.pixel, strip.paths, n)
+        geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], pixel, paths, n)
 
 
-@compiled
-def locate(geometry, field, start, taps, t, strip, address, up, follows, backward, n):
+@inner
+def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, backward, n):
     """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
     In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
     """
-    zero, one = up.dtype.type(0), up.dtype.type(1)
-    first, kind, number = geometry.first, geometry.kind, np.intp(taps[t, NUMBER])
-    for i in range(n):
-        address[i] = 0 if first < 2 else geometry.pitch[1]  # a line is the middle one of three rows
+    zero, one, none = up.dtype.type(0), up.dtype.type(1), np.uint64(0)
+    first, kind = geometry.first, geometry.kind
+    # A line is the middle one of three rows.
+    fill(0 if first < 2 else geometry.pitch[1], address, n)
     if first == 2:
-        up[1, :n] = zero
+        up[1, :] = zero
     if kind == GEODESIC:
-        geodesics.displace(geometry.flow, taps[t, RADIUS], strip.paths, strip.along, n)
+        geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
     for axis in range(first, 3):
-        constant, factor, along = taps[t, axis], zero, strip.along[axis]
+        a = taps[t, axis]
         if kind == BALL:
-            constant, factor, along = zero, taps[t, RADIUS] * taps[t, axis], strip.along[0]
+            a *= taps[t, RADIUS]
+            place(geometry, centre, axis, zero, a, along, 0, none, address, up, follows, backward, n)
         elif kind == GEODESIC:
-            constant, factor = zero, one
+            place(geometry, centre, axis, zero, one, along, axis, none, address, up, follows, backward, n)
+        elif kind == GRID:
+            place(geometry, centre, axis, a, zero, along, axis, none, address, up, follows, backward, n)
         elif kind == DILATED:
-            constant, factor, along = zero, taps[t, axis], field[0, start:]
-        elif kind != GRID:
-            factor, along = one, field[vector_row(kind, number, first, axis), start:]
-        where = (strip.centre[axis], constant, factor, along)
-        if geometry.folds:
-            fold(where, geometry.size[axis], geometry.pitch[axis], geometry.mirrors[axis], address, up[axis], follows[axis], n)
+            place(geometry, centre, axis, zero, a, field, 0, start, address, up, follows, backward, n)
         else:
-            clamp(where, geometry.size[axis], geometry.pitch[axis], address, up[axis], n)
-            if backward:
-                fill_inside(where, geometry.size[axis], follows[axis], n)
+            row = vector_row(kind, taps[t, NUMBER], first, axis)
+            place(geometry, centre, axis, a, one, field, row, start, address, up, follows, backward, n)
 
 
-@compiled
+@inner
+def place(geometry, centre, axis, constant, factor, along, row, skip, address, up, follows, backward, n):
+    """Turn positions along one axis, centre + constant + factor·along, into addresses and weights."""
+    size, pitch = geometry.size[axis], geometry.pitch[axis]
+    if geometry.folds:
+        mirrors = geometry.mirrors[axis]
+        fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n)
+    else:
+        clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n)
+        if backward:
+            fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n)
+
+
+@inner
 def vector_row(kind, number, first, axis):
     """Return which row of the field holds the component of a tap's vector along an axis."""
-    return axis - first + (number * (3 - first) if kind == DEFORMABLE else 0)
+    return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
 
 
-@compiled
-def clamp(where, extent, pitch, address, up, n):
+@inner
+def clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n):
     """Bring positions along one axis into the image with its ring: beyond, all is as on the ring."""
-    centre, constant, factor, along = where
-    real, step, last = up.dtype.type, np.int32(pitch), np.int32(extent)
-    low, high, one = real(-1), real(extent), real(1)
+    real, step, last = up.dtype.type, np.int32(pitch), np.int32(size)
+    low, high, one = real(-1), real(size), real(1)
     for i in range(n):
-        p = centre[i] + (constant + factor * along[i])
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
         inside = p if p > low else low  # NaN becomes an address like any other
         inside = inside if inside < high else high
         cell = np.int32(inside + one)  # not negative: to cut the fraction off is to round down
         cell = cell if cell < last else last
         address[i] += cell * step
-        up[i] = inside - (real(cell) - one) if p == p else p  # and stays NaN in the weight
+        up[axis, i] = inside - (real(cell) - one) if p == p else p  # and stays NaN in the weight
 
 
-@compiled
-def fill_inside(where, extent, follows, n):
+@inner
+def fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n):
     """Write 1 where a position lies in the image with its ring, else 0."""
-    centre, constant, factor, along = where
     real = follows.dtype.type
-    low, high, zero, one = real(-1), real(extent), real(0), real(1)
+    low, high, zero, one = real(-1), real(size), real(0), real(1)
     for i in range(n):
-        p = centre[i] + (constant + factor * along[i])
-        follows[i] = one if p >= low and p <= high else zero
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        follows[axis, i] = one if p >= low and p <= high else zero
 
 
-@compiled
-def fold(where, extent, pitch, mirrors, address, up, follows, n):
+@inner
+def fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n):
     """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
-    centre, constant, factor, along = where
     real, step = up.dtype.type, np.int32(pitch)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
-    period = real(2 * (extent - 1) if mirrors else extent)
-    turn = real(extent - 1) if mirrors else period  # from here on the mirror image
+    period = real(2 * (size - 1) if mirrors else size)
+    turn = real(size - 1) if mirrors else period  # from here on the mirror image
     inverse = one / period
     for i in range(n):
-        p = centre[i] + (constant + factor * along[i])
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
         near = p if p > -farthest else -farthest
         near = near if near < farthest else farthest
         low = np.floor(near)
@@ -196,12 +200,12 @@ def fold(where, extent, pitch, mirrors, address, up, follows, n):
         flipped = folded >= turn
         folded = period - one - folded if flipped else folded
         address[i] += (np.int32(folded) + np.int32(1)) * step
-        follows[i] = (-one if flipped else one) if near == p else zero
+        follows[axis, i] = (-one if flipped else one) if near == p else zero
         fraction = one - fraction if flipped else fraction
-        up[i] = fraction if p == p else p
+        up[axis, i] = fraction if p == p else p
 
 
-@compiled
+@inner
 def touch(address, n, touched):
     """Widen the range of addresses that were written."""
     low, high = touched[0], touched[1]
@@ -210,82 +214,96 @@ def touch(address, n, touched):
     touched[0], touched[1] = low, high
 
 
-@compiled
-def feel(geometry, start, taps, t, strip, slope, total, n):
+@inner
+def feel(geometry, start, taps, t, along, paths, slope, total, n):
     """Add what the gradient of a tap's positions, slope [3, n], says: to ``total``, like field, or until ``settle``."""
-    kind, number = geometry.kind, np.intp(taps[t, NUMBER])
+    kind, none = geometry.kind, np.uint64(0)
     if kind == GEODESIC:
-        geodesics.feel(geometry.flow, taps[t, RADIUS], strip.paths, slope, n)
+        geodesics.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
     for axis in range(geometry.first, 3):
         if kind == BALL:
-            add_scaled(taps[t, RADIUS] * taps[t, axis], slope[axis], strip.along[2], n)
+            add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, 2, none, n)
         elif kind == DILATED:
-            add_scaled(taps[t, axis], slope[axis], total[0, start:], n)
+            add_scaled(taps[t, axis], slope, axis, none, total, 0, start, n)
         elif kind == SHIFTED or kind == DEFORMABLE:
-            row = vector_row(kind, number, geometry.first, axis)
-            add_scaled(slope.dtype.type(1), slope[axis], total[row, start:], n)
+            row = vector_row(kind, taps[t, NUMBER], geometry.first, axis)
+            add_scaled(slope.dtype.type(1), slope, axis, none, total, row, start, n)
 
 
-@compiled
-def settle(geometry, field, start, taps, t, strip, total, touched, n):
+@inner
+def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
     """Carry what was felt in the direction of the t-th tap back to the numbers it follows from."""
     if geometry.kind == BALL:
-        add_ball_gradient(geometry.first, start, taps[t], strip.along, total, n)
+        add_ball_gradient(geometry.first, start, taps, t, along, total, n)
     elif geometry.kind == GEODESIC:
-        geodesics.retrace(
-            geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], strip.paths, total, touched, n
-        )
+        geodesics.retrace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], paths, total, touched, n)
 
 
-@compiled
-def fill_reach(first, field, start, u, reach, root):
+@inner
+def fill_reach(first, field, start, taps, t, along, n):
     """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
-    real, row = reach.dtype.type, 0
-    zero, one, smallest = real(0), real(1), real(SMALLEST_NORM)
-    reach[:] = zero
-    for j in range(first, 3):
-        for k in range(j, 3):
-            add_scaled(u[j] * u[k] * real(1 if j == k else 2), field[row, start:], reach, reach.size)
-            row += 1
-    for i in range(reach.size):
-        root[i] = np.sqrt(zero if reach[i] <= zero else reach[i])
-        reach[i] = root[i]
-    if row < field.shape[0]:
-        for j in range(first, 3):
-            add_scaled(u[j], field[row, start:], reach, reach.size)
-            row += 1
-    for i in range(reach.size):
-        reach[i] = one / (smallest if reach[i] < smallest else reach[i])
-
-
-@compiled
-def add_ball_gradient(first, start, u, along, total, n):
-    """Add the derivative by M and ω, given the gradient g of 1/F: along [3, n] holds 1/F, √(uᵀMu) and g."""
-    real, row = along.dtype.type, 0
-    reach, root, felt = along[0], along[1], along[2]
-    farthest, zero, half = real(1 / SMALLEST_NORM), real(0), real(0.5)
+    real = along.dtype.type
+    zero, one, two, smallest = real(0), real(1), real(2), real(SMALLEST_NORM)
+    u_z, u_y, u_x = taps[t, 0], taps[t, 1], taps[t, 2]
+    # The rows of M_yy, M_yx, M_xx and ω_y, ω_x; a line has the last of each alone, and the others count for nothing.
+    yy, yx, xx, y, x = ((3, 4, 5, 7, 8), (0, 1, 2, 3, 4), (0, 0, 0, 1, 1))[first]
     for i in range(n):
-        felt[i] = zero if reach[i] >= farthest else -felt[i] * reach[i] * reach[i]
-        root[i] = zero if root[i] <= zero else half * felt[i] / root[i]
+        square = u_y * u_y * field[yy, start + i] + two * u_y * u_x * field[yx, start + i]
+        along[1, i] = square + u_x * u_x * field[xx, start + i]
+    if first == 0:
+        for i in range(n):
+            square = u_z * u_z * field[0, start + i] + two * u_z * u_y * field[1, start + i]
+            along[1, i] += square + two * u_z * u_x * field[2, start + i]
+    for i in range(n):
+        along[1, i] = np.sqrt(zero if along[1, i] <= zero else along[1, i])
+        along[0, i] = along[1, i]
+    if field.shape[0] > x:
+        for i in range(n):
+            along[0, i] += u_y * field[y, start + i] + u_x * field[x, start + i]
+        if first == 0:
+            add_scaled(u_z, field, 6, start, along, 0, np.uint64(0), n)
+    for i in range(n):
+        along[0, i] = one / (smallest if along[0, i] < smallest else along[0, i])
+
+
+@inner
+def add_ball_gradient(first, start, taps, t, along, total, n):
+    """Add the derivative by M and ω, given the gradient g of 1/F: along [3, n] holds 1/F, √(uᵀMu) and g, which it ends.
+    """
+    real, row, none = along.dtype.type, 0, np.uint64(0)
+    farthest, zero, half, two = real(1 / SMALLEST_NORM), real(0), real(0.5), real(2)
+    for i in range(n):
+        felt = -along[2, i] * along[0, i] * along[0, i]
+        along[2, i] = zero if along[0, i] >= farthest else felt
+        along[1, i] = zero if along[1, i] <= zero else half * along[2, i] / along[1, i]
     for j in range(first, 3):
         for k in range(j, 3):
-            add_scaled(u[j] * u[k] * real(1 if j == k else 2), root, total[row, start:], n)
+            factor = taps[t, j] * taps[t, k]
+            add_scaled(factor if j == k else two * factor, along, 1, none, total, row, start, n)
             row += 1
     if row < total.shape[0]:
         for j in range(first, 3):
-            add_scaled(u[j], felt, total[row, start:], n)
+            add_scaled(taps[t, j], along, 2, none, total, row, start, n)
             row += 1
+    along[2, :] = zero
 
 
-@compiled
-def add_scaled(factor, value, total, n):
-    """Add a multiple in place."""
+@inner
+def add_scaled(factor, value, row, skip, total, to, start, n):
+    """Add a multiple of one row, from ``skip`` on, to another, from ``start`` on."""
     for i in range(n):
-        total[i] += factor * value[i]
+        total[to, start + i] += factor * value[row, skip + i]
 
 
-@compiled
-def weigh_sheet(sheet, up_z, share, n):
+@inner
+def fill(value, to, n):
+    """Write one number everywhere."""
+    for i in range(n):
+        to[i] = value
+
+
+@inner
+def weigh_sheet(sheet, up, share, n):
     """Multiply by the weight of a sheet, the first or the second of the two that a sample of a volume is read in."""
     for i in range(n):
-        share[i] *= up_z[i] if sheet else share.dtype.type(1) - up_z[i]
+        share[i] *= up[0, i] if sheet else share.dtype.type(1) - up[0, i]

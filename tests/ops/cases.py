@@ -1,4 +1,4 @@
-"""Problems on which the fused kernels are held against the reference in float64, outputs and every gradient."""
+"""Problems on which fast engines are held against the reference in float64, outputs and every gradient."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 import metricconv as mc
+from helpers import CONVOLUTIONS
 
+# The fast engines' supports; the CPU engine knows geodesic balls too.
 KINDS = ("randers", "riemannian", "deformable", "shifted", "dilated", "grid")
+BALLS = ("randers", "riemannian", "geodesic")
 MODES = ("zeros", "border", "reflect", "circular")
 
 
@@ -50,12 +53,12 @@ class Case:
             tensors["bias"] = torch.randn(outs)
         if self.modulated:
             tensors["modulation"] = torch.rand(self.batch, self.metric_groups, grid.samples, *out) + 0.2
-        if self.kind in ("randers", "riemannian"):
+        if self.kind in BALLS:
             root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.2 * torch.randn(*field, dim, dim, *spatial)
             square = torch.einsum("bgij...,bgkj...->bgik...", root, root) / self.radius**2
             upper = [square[:, :, i, j] for i in range(dim) for j in range(i, dim)]
             tensors["M"] = torch.stack(upper, 2)
-        if self.kind == "randers":
+        if self.kind in ("randers", "geodesic"):
             drift = 0.2 * torch.randn(*field, dim, *spatial) / self.radius
             asymmetry = mc.Randers(tensors["M"], drift).asymmetry.unsqueeze(2)
             tensors["omega"] = drift * (0.6 / asymmetry.clamp_min(0.6))
@@ -69,7 +72,7 @@ class Case:
         for name, t in tensors.items():
             t = t.to(device) if name in geometry else t.to(device, self.dtype)
             tensors[name] = self._laid_out(t) if name == "input" else t
-        stencil = mc.stencils.square_onion(self.kernel) if self.kind in ("randers", "riemannian") else None
+        stencil = mc.stencils.square_onion(self.kernel) if self.kind in BALLS else None
 
         def support_of(t: dict[str, Tensor]) -> mc.Support:
             if self.kind == "randers":
@@ -82,6 +85,11 @@ class Case:
                 return mc.Shifted(t["shift"], self.kernel, self.dilation)
             if self.kind == "dilated":
                 return mc.Dilated(t["scale"], self.kernel, self.dilation)
+            if self.kind == "geodesic":
+                stride = (self.stride,) * dim if isinstance(self.stride, int) else self.stride
+                metric = mc.Randers(t["M"], t["omega"])
+                wraps = "circular" if self.mode == "circular" else "border"
+                return mc.GeodesicBall(metric, stencil, dilation=self.dilation, stride=stride, padding_mode=wraps)
             return mc.Grid(self.kernel, self.dilation, spacing=0.83)
 
         for _ in range(20 if self.kind != "grid" else 0):
@@ -120,12 +128,11 @@ class Case:
     def _out_size(self, grid: mc.Grid) -> tuple[int, ...]:
         image = torch.empty(1, 1, *self.size, device="meta")
         weight = torch.empty(1, 1, *self.kernel, device="meta")
-        conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d)[len(self.kernel) - 1]
-        return tuple(conv(image, weight, None, self.stride, self.padding, grid.dilation).shape[2:])
+        return tuple(CONVOLUTIONS[len(self.kernel)](image, weight, None, self.stride, self.padding, grid.dilation).shape[2:])
 
     def _laid_out(self, x: Tensor) -> Tensor:
         if self.layout == "channels_last":
-            return x.contiguous(memory_format=torch.channels_last)
+            return x.movedim(1, -1).contiguous().movedim(-1, 1)
         if self.layout == "strided":  # every other pixel of a larger image
             wider = torch.randn(*x.shape[:-1], 2 * x.shape[-1], device=x.device).to(x.dtype)
             wider[..., ::2] = x
@@ -162,10 +169,10 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return (difference / expected.double().norm().clamp_min(1e-12)).item()
 
 
-def check(case: Case, tolerance: float, device: str = "cpu", **options: Any) -> None:
-    """Hold the fused kernels against the reference."""
+def check(case: Case, tolerance: float, device: str = "cpu", backend: str = "triton") -> None:
+    """Hold an engine against the reference."""
     tensors, run = case.make(device)
-    found, expected = outcome(run, tensors, backend="triton", **options), truth(run, tensors)
+    found, expected = outcome(run, tensors, backend=backend), truth(run, tensors)
     errors = {name: relative(found[name], expected[name]) for name in expected}
     assert all(error <= tolerance for error in errors.values()), errors  # NaN never passes
     assert found["output"].dtype == case.dtype
