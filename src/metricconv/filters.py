@@ -291,9 +291,7 @@ def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
     return _convolve(x, support, padding, padding_mode)
 
 
-def _mean_in_strips(
-    x: Tensor, ball: TangentBall, padding_mode: str, progress: Callable[[int, int], object]
-) -> Tensor:
+def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: Callable[[int, int], object]) -> Tensor:
     """Take the mean strip by strip along the first axis, each with a margin as wide as balls reach.
 
     The margin is that of a convolution without padding. The dilation sets it, and nothing else where the support is a
@@ -316,7 +314,9 @@ def _mean_in_strips(
         stop = min(start + step, size)
         rows = slice(start, stop + 2 * margin)
         seen = x.index_select(2, index[rows]) * inside[rows].to(x.dtype).view(-1, *(1,) * (x.dim() - 3))
-        parts.append(_convolve(seen, TangentBall(metric[:, :, start:stop], ball.stencil, dilation), padding, padding_mode))
+        parts.append(
+            _convolve(seen, TangentBall(metric[:, :, start:stop], ball.stencil, dilation), padding, padding_mode)
+        )
         progress(stop, size)
     return torch.cat(parts, 2)
 

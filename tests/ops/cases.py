@@ -128,7 +128,9 @@ class Case:
     def _out_size(self, grid: mc.Grid) -> tuple[int, ...]:
         image = torch.empty(1, 1, *self.size, device="meta")
         weight = torch.empty(1, 1, *self.kernel, device="meta")
-        return tuple(CONVOLUTIONS[len(self.kernel)](image, weight, None, self.stride, self.padding, grid.dilation).shape[2:])
+        return tuple(
+            CONVOLUTIONS[len(self.kernel)](image, weight, None, self.stride, self.padding, grid.dilation).shape[2:]
+        )
 
     def _laid_out(self, x: Tensor) -> Tensor:
         if self.layout == "channels_last":

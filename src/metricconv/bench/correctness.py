@@ -10,9 +10,7 @@ from .cases import Contender, Inputs, Shape
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
-def errors(
-    contender: Contender, shape: Shape, device: str, expected: Contender | None = None
-) -> dict[str, float]:
+def errors(contender: Contender, shape: Shape, device: str, expected: Contender | None = None) -> dict[str, float]:
     """Return the relative error ‖a − b‖/‖b‖ of the output and of every gradient, against float64.
 
     The truth is what the contender ``expected`` finds, or the same one, as where float64 is the reference's affair. The

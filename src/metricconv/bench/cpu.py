@@ -22,8 +22,8 @@ from .cases import Contender, Inputs, Shape, _conv2d, _metric, _metric_conv, _no
 from .correctness import TOLERANCE, errors
 
 COLUMNS = [
-    "op", "shape", "mode", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error", "repetitions", "cpu", "threads", "load",
-    "torch", "numba", "metricconv", "python", "date",
+    "op", "shape", "mode", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error", "repetitions", "cpu", "threads",
+    "load", "torch", "numba", "metricconv", "python", "date",
 ]  # fmt: skip
 
 DENSE = Shape("dense", 8, 64, 32, 32, 3)

@@ -1,4 +1,4 @@
-"""NumPy's uninitialised memory poisoned as torch's is, where the engine takes it, so that an output left unwritten shows."""
+"""NumPy's uninitialised memory poisoned as torch's is, so that an output left unwritten shows."""
 
 from typing import Any
 

@@ -78,7 +78,8 @@ def test_balls_far_larger_than_the_image(channels: tuple[int, int], mode: str) -
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])
 @pytest.mark.parametrize(
-    "case", [Case(), Case(channels=(16, 20)), Case(channels=(8, 4), size=(4, 3, 5), kernel=(1, 3, 3), padding=(0, 1, 1))]
+    "case",
+    [Case(), Case(channels=(16, 20)), Case(channels=(8, 4), size=(4, 3, 5), kernel=(1, 3, 3), padding=(0, 1, 1))],
 )
 def test_layouts_of_memory(case: Case, layout: str) -> None:
     case = dataclasses.replace(case, layout=layout)

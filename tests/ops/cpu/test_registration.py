@@ -12,7 +12,7 @@ from metricconv.ops import cpu, functional
 from ops.cases import Case
 
 pytest.importorskip("numba")
-from metricconv.ops.cpu import jit, launch, library  # noqa: E402
+from metricconv.ops.cpu import jit, launch, library
 
 
 def problem(**changes) -> functional.Problem:

@@ -61,7 +61,8 @@ def refusal(problem: Problem) -> str | None:
     if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
         return f"it does not know {type(support.metric).__name__} metrics"
     if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.places):
-        return f"it knows geodesic balls in the plane, with more than their centre; this one has kernel size {support.kernel_size}"
+        size = support.kernel_size
+        return f"it knows geodesic balls in the plane, with more than their centre; this one has kernel size {size}"
     for name, tensor in support.tensors().items():
         if tensor.dtype != _computed(x):
             return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
@@ -80,6 +81,8 @@ def run(problem: Problem) -> Tensor:
     modulation = problem.modulation
     if modulation is not None:
         modulation = modulation.to(dtype).expand(batch, groups, support.samples, *out)
+    field: Tensor | None
+    flow: Any
     if isinstance(support, GeodesicBall):
         field, *flow = _geodesic_field(support, batch, out)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .launch import Call, without_ring
+from .launch import Call
 from .plans import Planes, Rows
 from .threads import share
 
@@ -34,25 +34,25 @@ class Band(NamedTuple):
 
 
 def forward(call: Call, out: Tensor) -> None:
-    """Add to out, (B, C_out, *out), laid out in rows of channels or contiguous as the call asks."""
-    plan = _plan(call)
+    """Add to out, (B, C_out, *out), laid out as ``call.lays_rows`` says."""
+    plan = _plan(call, out)
     field, modulation = call.fields()
-    taps, geometry, total = call.taps(), call.geometry(), plan.pixelwise(out)
+    taps, geometry = call.taps(), call.geometry()
 
     def work(part: list[Band]) -> None:
         with plan.lend() as lent:
             for b, start, stop, _ in part:
                 shared = (plan.x[b], field[b], taps, plan.weight, modulation[b], geometry, plan.layout)
-                plan.forward(*lent, *shared, total[b], start, stop)
+                plan.forward(*lent, *shared, plan.y[b], start, stop)
 
     share(work, _cut(call, _PARTS))
 
 
 def backward(call: Call, grad: Tensor, needs: Needs) -> tuple[Tensor | None, ...]:
     """Return the gradients that are needed of input, weight, modulation and field; grad (B, C_out, *out)."""
-    plan = _plan(call)
+    plan = _plan(call, grad)
     field, modulation = call.fields()
-    taps, geometry, upstream = call.taps(), call.geometry(), plan.pixelwise(grad)
+    taps, geometry = call.taps(), call.geometry()
     parts = _cut(call, max(min(_PARTS, _MOST_WEIGHTS // max(plan.weight.size, 1)), 1))
     bands = 1 + max(band.number for part in parts for band in part)
     image = _Windows(plan.x, bands if needs[0] else 0)
@@ -68,14 +68,16 @@ def backward(call: Call, grad: Tensor, needs: Needs) -> tuple[Tensor | None, ...
                 b, start, stop, n = band
                 shared = (plan.x[b], field[b], taps, plan.weight, modulation[b], geometry, plan.layout)
                 own = (*image.of(n, b), weights[number], to_modulation[b], *numbers.of(n if roams else 0, b))
-                plan.backward(*lent, *shared, upstream[b], needs[3], *own, start, stop)
+                plan.backward(*lent, *shared, plan.y[b], needs[3], *own, start, stop)
 
     share(work, range(len(parts)))
     to_field = numbers.total(2, call.nodes[1] + 2) if needs[3] else None
     return (
         plan.image(image.total(plan.axis, sum(call.pitch) + 1)) if needs[0] else None,
         plan.unordered(weights.sum(0)) if needs[1] else None,
-        torch.from_numpy(to_modulation).view(call.modulation.shape) if call.modulation is not None and needs[2] else None,
+        torch.from_numpy(to_modulation).view(call.modulation.shape)
+        if call.modulation is not None and needs[2]
+        else None,
         to_field.view(call.field.shape) if call.field is not None and to_field is not None else None,
     )
 
@@ -107,8 +109,8 @@ class _Windows:
         return torch.from_numpy(total)
 
 
-def _plan(call: Call) -> Planes | Rows:
-    return Rows(call) if call.in_rows else Planes(call)
+def _plan(call: Call, y: Tensor) -> Planes | Rows:
+    return Rows(call, y) if call.in_rows else Planes(call, y)
 
 
 def _cut(call: Call, parts: int) -> list[list[Band]]:

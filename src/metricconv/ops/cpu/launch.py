@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from ..problem import OutputGrid
-from .products import gemm_address
 from .geodesics import Flow
+from .products import gemm_address
 from .sampling import (
     BALL,
     DEFORMABLE,
@@ -87,6 +87,10 @@ class Call:
         """Whether samples are gathered as rows of channels."""
         return self.span >= _FEWEST_IN_A_ROW and gemm_address(self.x.dtype) != 0
 
+    def lays_rows(self, channels_last: bool) -> bool:
+        """Return whether the output is written in rows of channels, where it is to be handed out so or not."""
+        return self.in_rows and (channels_last or self.channel_by_channel)
+
     @property
     def pitch(self) -> tuple[int, int, int]:
         """How far apart neighbours along each axis are in the image with its ring."""
@@ -123,7 +127,7 @@ class Call:
         return field.contiguous().numpy(), modulation.contiguous().numpy()
 
     def taps(self) -> np.ndarray:
-        """Return the samples in the order in which kernels take them, [P, 7]: those of a direction follow each other."""
+        """Return the samples in the order in which kernels take them, [P, 7]: direction by direction."""
         table = self.table.numpy()
         count, dim = len(table), self.dim
         taps = np.zeros((count, 7), table.dtype)
@@ -135,7 +139,6 @@ class Call:
             # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
             _, taps[:, DIRECTION] = np.unique(table[:, :dim].round(6), axis=0, return_inverse=True)
         return taps[np.argsort(taps[:, DIRECTION], kind="stable")]
-
 
 
 def empty_output(call: Call, channels_last: bool) -> Tensor:

@@ -29,14 +29,15 @@ _backward = torch.ops.metricconv.support_conv_cpu_backward.default
 def _forward(*args: Any) -> Tensor:
     *fields, bias, channels_last = map(_detached, args)
     call = Call(*fields)
-    out = empty_output(call, call.in_rows)
+    rows = call.lays_rows(channels_last)
+    out = empty_output(call, rows)
     if bias is None:
         out.zero_()
     else:
         out.copy_(bias.view(-1, 1, 1, 1).expand_as(out))
     if out.numel():
         bands.forward(call, out)
-    return out if call.in_rows == channels_last else empty_output(call, channels_last).copy_(out)
+    return out if rows == channels_last else empty_output(call, channels_last).copy_(out)
 
 
 def _forward_fake(*args: Any) -> Tensor:

@@ -84,31 +84,44 @@ def product(gemm, scratch, a, a_pitch, a_turned, b, b_pitch, b_turned, keep, c, 
 
 
 @inner
-def contract(gemm, scratch, columns, weight, layout, out, tile):
-    """Add a tile's columns, times their weights, to out [N, C_out]."""
+def contract(gemm, scratch, columns, weight, layout, room, out, tile):
+    """Add a tile's columns, times their weights, to out [N, C_out]; by way of ``room`` to [C_out, N], if planar."""
     if layout.each:
         weigh_each(columns, weight[0, tile.tap : tile.tap + tile.depth], out[tile.pixel : tile.pixel + tile.size])
         return
-    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, out.shape[1]
+    inner, outs = tile.depth * layout.per_group, layout.outs_per_group
     for group in range(weight.shape[0]):
         a = columns[group * tile.size * inner :]
         b = weight[group, tile.tap * layout.per_group :].reshape(-1)
-        c = out.reshape(-1)[tile.pixel * pitch + group * outs :]
-        product(gemm, scratch, a, inner, 0, b, outs, 0, 1, c, pitch, tile.size, outs, inner)
+        c = out.reshape(-1)[first_of(out, layout, group, tile) :]
+        if layout.planar:
+            product(gemm, scratch, a, inner, 0, b, outs, 0, 0, room, outs, tile.size, outs, inner)
+            add_turned(room, c, out.shape[1], tile.size, outs)
+        else:
+            product(gemm, scratch, a, inner, 0, b, outs, 0, 1, c, out.shape[1], tile.size, outs, inner)
+
+
+@inner
+def add_turned(a, c, pitch, rows, columns):
+    """Add the transpose of A [rows, columns] to C, whose rows are a pitch apart; flat arrays."""
+    for block in range(0, rows, 16):  # numbers that share the lines of a cache
+        for j in range(columns):
+            for i in range(block, min(block + 16, rows)):
+                c[np.uint64(j * pitch + i)] += a[np.uint64(i * columns + j)]
 
 
 @inner
 def contract_weight(gemm, scratch, columns, grad, layout, total, tile):
-    """Add what a tile's columns and the output's gradient [N, C_out] say about the weights."""
+    """Add what a tile's columns and the output's gradient say about the weights."""
     if layout.each:
         sum_each(columns, grad[tile.pixel : tile.pixel + tile.size], total[0, tile.tap : tile.tap + tile.depth])
         return
-    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, grad.shape[1]
+    inner, outs, turned = tile.depth * layout.per_group, layout.outs_per_group, 1 if layout.planar else 0
     for group in range(total.shape[0]):
         a = columns[group * tile.size * inner :]
-        b = grad.reshape(-1)[tile.pixel * pitch + group * outs :]
+        b = grad.reshape(-1)[first_of(grad, layout, group, tile) :]
         c = total[group, tile.tap * layout.per_group :].reshape(-1)
-        product(gemm, scratch, a, inner, 1, b, pitch, 0, 1, c, outs, inner, outs, tile.size)
+        product(gemm, scratch, a, inner, 1, b, grad.shape[1], turned, 1, c, outs, inner, outs, tile.size)
 
 
 @inner
@@ -117,12 +130,19 @@ def spread(gemm, scratch, grad, weight, layout, columns, tile):
     if layout.each:
         spread_each(grad[tile.pixel : tile.pixel + tile.size], weight[0, tile.tap : tile.tap + tile.depth], columns)
         return
-    inner, outs, pitch = tile.depth * layout.per_group, layout.outs_per_group, grad.shape[1]
+    inner, outs, turned = tile.depth * layout.per_group, layout.outs_per_group, 1 if layout.planar else 0
     for group in range(weight.shape[0]):
-        a = grad.reshape(-1)[tile.pixel * pitch + group * outs :]
+        a = grad.reshape(-1)[first_of(grad, layout, group, tile) :]
         b = weight[group, tile.tap * layout.per_group :].reshape(-1)
         c = columns[group * tile.size * inner :]
-        product(gemm, scratch, a, pitch, 0, b, outs, 1, 0, c, inner, tile.size, inner, outs)
+        product(gemm, scratch, a, grad.shape[1], turned, b, outs, 1, 0, c, inner, tile.size, inner, outs)
+
+
+@inner
+def first_of(y, layout, group, tile):
+    """Return where a group's first channel at a tile's first pixel stands in the output, or in its gradient."""
+    channel = group * layout.outs_per_group
+    return channel * y.shape[1] + tile.pixel if layout.planar else tile.pixel * y.shape[1] + channel
 
 
 @inner

@@ -33,6 +33,7 @@ class Layout(NamedTuple):
     outs_per_group: int
     span: int
     each: bool
+    planar: bool  # whether output and its gradient are [C_out, N] instead of [N, C_out]
     size: int  # of a tile, in pixels, at most a strip
     depth: int  # and in taps
 
@@ -59,15 +60,16 @@ def forward(gemm, columns, x, field, taps, weight, modulation, geometry, layout,
     """Add Σ_j w_j m_j x(centre + Δ_j) to the pixels start … stop of one image's output.
 
     ``gemm`` is the address of the BLAS's product, ``columns`` room for those of any tile; x [addresses, C], field
-    [G, n, N], taps [P, 7], modulation [G, P or 0, N], out [N, C_out].
+    [G, n, N], taps [P, 7], modulation [G, P or 0, N], out [N, C_out] or, if the layout is planar, [C_out, N].
     """
     strip, places, scratch = make_strip(geometry, x), make_places(x, field, layout), product_scratch(x)
+    room = np.empty(layout.size * layout.outs_per_group, x.dtype)
     for pixel in range(start, stop, layout.size):
         for tap in range(0, taps.shape[0], layout.depth):
             tile = Tile(pixel, min(layout.size, stop - pixel), tap, min(layout.depth, taps.shape[0] - tap))
             survey(geometry, field, taps, strip, places, False, tile)
             gather(x, modulation, taps, geometry, layout, places, columns, tile)
-            contract(gemm, scratch, columns, weight, layout, out, tile)
+            contract(gemm, scratch, columns, weight, layout, room, out, tile)
 
 
 @compiled
@@ -77,7 +79,7 @@ def backward(
 ):  # fmt: skip
     """Add what the pixels start … stop of an image say about its data; a gradient without numbers is not wanted.
 
-    grad [N, C_out]; window [addresses, C] and grad_weight like weight are this part's own, the others like their
+    grad like out; window [addresses, C] and grad_weight like weight are this part's own, the others like their
     tensors. ``touched`` is widened to the addresses that the window was written at.
     """
     strip, places, scratch = make_strip(geometry, x), make_places(x, field, layout), product_scratch(x)
@@ -196,10 +198,14 @@ def gather(x, modulation, taps, geometry, layout, places, columns, tile):
                     to = np.uint64(first + i * step)
                     if sheet == 0:
                         for j in range(span):
-                            columns[to + j] = image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            columns[to + j] = (
+                                image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            )
                     else:
                         for j in range(span):
-                            columns[to + j] += image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            columns[to + j] += (
+                                image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            )
 
 
 @compiled

@@ -18,16 +18,16 @@ Images carry a ring of one pixel: what stands past the border is read there, or 
 first. So a sample is one address, that of the first of its corners, and one weight along each axis.
 
 Every loop is over the pixels of a strip and free of branches, so that it becomes vector instructions. Constants are
-made in the arrays' own dtype: a Python number would widen float32 to float64. Lengths and starts of strips are unsigned:
-numba need not ask the sign of an index. Rows are given by array and number, as making a view of each costs more than
-many a loop.
+made in the arrays' own dtype: a Python number would widen float32 to float64. Lengths and starts of strips are
+unsigned: numba need not ask the sign of an index. Rows are given by array and number, as making a view of each costs
+more than many a loop.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from . import geodesics
+from . import geodesics, retrace
 from .geodesics import STRIP, Flow
 from .jit import compiled, inner
 
@@ -49,15 +49,15 @@ class Geometry(NamedTuple):
     They are brought onto the ring, or fold back into the image; folding, a mirror along some axes.
     """
 
-    size: tuple[int, int, int]
-    pitch: tuple[int, int, int]  # from an address to the next along each axis, in the image with its ring
-    out: tuple[int, int, int]
-    stride: tuple[float, float, float]
-    origin: tuple[float, float, float]
+    size: tuple[int, ...]  # three of each
+    pitch: tuple[int, ...]  # from an address to the next along each axis, in the image with its ring
+    out: tuple[int, ...]
+    stride: tuple[float, ...]
+    origin: tuple[float, ...]
     first: int  # the first axis that there is
     kind: int
     folds: bool
-    mirrors: tuple[bool, bool, bool]
+    mirrors: tuple[bool, ...]
     flow: Flow
 
 
@@ -99,7 +99,7 @@ def turns(taps, t):
 
 @inner
 def aim(geometry, field, start, taps, t, pixel, along, paths, n):
-    """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N] or [nodes, 12]."""
+    """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N], or the nodes."""
     if geometry.kind == BALL:
         fill_reach(geometry.first, field, start, taps, t, along, n)
     elif geometry.kind == GEODESIC:
@@ -219,13 +219,13 @@ def feel(geometry, start, taps, t, along, paths, slope, total, n):
     """Add what the gradient of a tap's positions, slope [3, n], says: to ``total``, like field, or until ``settle``."""
     kind, none = geometry.kind, np.uint64(0)
     if kind == GEODESIC:
-        geodesics.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
+        retrace.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
     for axis in range(geometry.first, 3):
         if kind == BALL:
             add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, 2, none, n)
         elif kind == DILATED:
             add_scaled(taps[t, axis], slope, axis, none, total, 0, start, n)
-        elif kind == SHIFTED or kind == DEFORMABLE:
+        elif kind != GRID and kind != GEODESIC:
             row = vector_row(kind, taps[t, NUMBER], geometry.first, axis)
             add_scaled(slope.dtype.type(1), slope, axis, none, total, row, start, n)
 
@@ -236,7 +236,7 @@ def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
     if geometry.kind == BALL:
         add_ball_gradient(geometry.first, start, taps, t, along, total, n)
     elif geometry.kind == GEODESIC:
-        geodesics.retrace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], paths, total, touched, n)
+        retrace.retrace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], paths, total, touched, n)
 
 
 @inner
@@ -268,8 +268,7 @@ def fill_reach(first, field, start, taps, t, along, n):
 
 @inner
 def add_ball_gradient(first, start, taps, t, along, total, n):
-    """Add the derivative by M and ω, given the gradient g of 1/F: along [3, n] holds 1/F, √(uᵀMu) and g, which it ends.
-    """
+    """Add the derivative by M and ω; along [3, n] holds 1/F, √(uᵀMu) and the gradient of 1/F, which is then 0 again."""
     real, row, none = along.dtype.type, 0, np.uint64(0)
     farthest, zero, half, two = real(1 / SMALLEST_NORM), real(0), real(0.5), real(2)
     for i in range(n):
