@@ -37,7 +37,7 @@ def forward(call: Call, out: Tensor) -> None:
     """Add to out, (B, C_out, *out), laid out as ``call.lays_rows`` says."""
     plan = _plan(call, out)
     field, modulation = call.fields()
-    taps, geometry = call.taps(), call.geometry()
+    taps, geometry = call.taps(), call.geometry(backward=False)
 
     def work(part: list[Band]) -> None:
         with plan.lend() as lent:
@@ -52,7 +52,7 @@ def backward(call: Call, grad: Tensor, needs: Needs) -> tuple[Tensor | None, ...
     """Return the gradients that are needed of input, weight, modulation and field; grad (B, C_out, *out)."""
     plan = _plan(call, grad)
     field, modulation = call.fields()
-    taps, geometry = call.taps(), call.geometry()
+    taps, geometry = call.taps(), call.geometry(backward=True)
     parts = _cut(call, max(min(_PARTS, _MOST_WEIGHTS // max(plan.weight.size, 1)), 1))
     bands = 1 + max(band.number for part in parts for band in part)
     image = _Windows(plan.x, bands if needs[0] else 0)

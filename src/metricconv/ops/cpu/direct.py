@@ -41,7 +41,7 @@ def forward(x, field, taps, weight, modulation, geometry, layout, out, start, st
             for t in range(taps.shape[0]):
                 if t == 0 or turns(taps, t):
                     aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
-                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, False, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
                 tap = np.intp(taps[t, NUMBER])
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     read(x, c, 0, geometry.pitch[1], address, up, value, n)
@@ -77,7 +77,7 @@ def backward(
             for t in range(last + 1):
                 if t == 0 or turns(taps, t):
                     aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
-                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, True, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
                 if window.size:
                     touch(address, n, touched)
                 tap = np.intp(taps[t, NUMBER])

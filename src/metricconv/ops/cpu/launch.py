@@ -103,7 +103,7 @@ class Call:
         depth, height, width = self.x.shape[2:]
         return depth + 2 * (self.dim == 3), height + 2, width + 2
 
-    def geometry(self) -> Geometry:
+    def geometry(self, backward: bool) -> Geometry:
         """Return what all pixels share."""
         size, reflects = tuple(self.x.shape[2:]), self.padding_mode == "reflect"
         flow = Flow(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular)
@@ -117,6 +117,7 @@ class Call:
             _KINDS[self.kind],
             self.padding_mode in ("reflect", "circular"),
             tuple(reflects and n > 1 for n in size),
+            backward,
             flow,
         )
 

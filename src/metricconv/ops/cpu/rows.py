@@ -67,7 +67,7 @@ def forward(gemm, columns, x, field, taps, weight, modulation, geometry, layout,
     for pixel in range(start, stop, layout.size):
         for tap in range(0, taps.shape[0], layout.depth):
             tile = Tile(pixel, min(layout.size, stop - pixel), tap, min(layout.depth, taps.shape[0] - tap))
-            survey(geometry, field, taps, strip, places, False, tile)
+            survey(geometry, field, taps, strip, places, tile)
             gather(x, modulation, taps, geometry, layout, places, columns, tile)
             contract(gemm, scratch, columns, weight, layout, room, out, tile)
 
@@ -88,7 +88,7 @@ def backward(
     for pixel in range(start, stop, layout.size):
         for tap in range(0, taps.shape[0], layout.depth):
             tile = Tile(pixel, min(layout.size, stop - pixel), tap, min(layout.depth, taps.shape[0] - tap))
-            survey(geometry, field, taps, strip, places, True, tile)
+            survey(geometry, field, taps, strip, places, tile)
             if grad_weight.size:
                 gather(x, modulation, taps, geometry, layout, places, columns, tile)
                 contract_weight(gemm, scratch, columns, grad, layout, grad_weight, tile)
@@ -114,7 +114,7 @@ def make_places(like, field, layout):
 
 
 @inner
-def survey(geometry, field, taps, strip, places, backward, tile):
+def survey(geometry, field, taps, strip, places, tile):
     """Write down where a tile's samples lie."""
     first, n = np.uint64(tile.pixel), np.uint64(tile.size)
     centre, pixel, along, paths = strip
@@ -126,7 +126,7 @@ def survey(geometry, field, taps, strip, places, backward, tile):
                 aim(geometry, field[g], first, taps, t, pixel, along, paths, n)
             locate(
                 geometry, field[g], first, taps, t, centre, along, paths, places.address[k, g], places.up[k, g],
-                places.follows[k, g], backward, n,
+                places.follows[k, g], n,
             )  # fmt: skip
 
 

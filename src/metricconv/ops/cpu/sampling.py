@@ -58,6 +58,7 @@ class Geometry(NamedTuple):
     kind: int
     folds: bool
     mirrors: tuple[bool, ...]
+    backward: bool  # whether derivatives are to be taken
     flow: Flow
 
 
@@ -107,7 +108,7 @@ def aim(geometry, field, start, taps, t, pixel, along, paths, n):
 
 
 @inner
-def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, backward, n):
+def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, n):
     """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
     In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
@@ -121,23 +122,31 @@ def locate(geometry, field, start, taps, t, centre, along, paths, address, up, f
     if kind == GEODESIC:
         geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
     for axis in range(first, 3):
-        a = taps[t, axis]
+        a, row = taps[t, axis], row_of(kind, taps[t, NUMBER], first, axis)
         if kind == BALL:
-            a *= taps[t, RADIUS]
-            place(geometry, centre, axis, zero, a, along, 0, none, address, up, follows, backward, n)
+            place(geometry, centre, axis, zero, taps[t, RADIUS] * a, along, row, none, address, up, follows, n)
         elif kind == GEODESIC:
-            place(geometry, centre, axis, zero, one, along, axis, none, address, up, follows, backward, n)
+            place(geometry, centre, axis, zero, one, along, row, none, address, up, follows, n)
         elif kind == GRID:
-            place(geometry, centre, axis, a, zero, along, axis, none, address, up, follows, backward, n)
+            place(geometry, centre, axis, a, zero, along, row, none, address, up, follows, n)
         elif kind == DILATED:
-            place(geometry, centre, axis, zero, a, field, 0, start, address, up, follows, backward, n)
+            place(geometry, centre, axis, zero, a, field, row, start, address, up, follows, n)
         else:
-            row = vector_row(kind, taps[t, NUMBER], first, axis)
-            place(geometry, centre, axis, a, one, field, row, start, address, up, follows, backward, n)
+            place(geometry, centre, axis, a, one, field, row, start, address, up, follows, n)
 
 
 @inner
-def place(geometry, centre, axis, constant, factor, along, row, skip, address, up, follows, backward, n):
+def row_of(kind, number, first, axis):
+    """Return which row, of the field or of ``along``, holds what a tap's offset along an axis follows."""
+    if kind in (BALL, DILATED):
+        return 0
+    if kind in (GRID, GEODESIC):
+        return axis
+    return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
+
+
+@inner
+def place(geometry, centre, axis, constant, factor, along, row, skip, address, up, follows, n):
     """Turn positions along one axis, centre + constant + factor·along, into addresses and weights."""
     size, pitch = geometry.size[axis], geometry.pitch[axis]
     if geometry.folds:
@@ -145,14 +154,8 @@ def place(geometry, centre, axis, constant, factor, along, row, skip, address, u
         fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n)
     else:
         clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n)
-        if backward:
+        if geometry.backward:
             fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n)
-
-
-@inner
-def vector_row(kind, number, first, axis):
-    """Return which row of the field holds the component of a tap's vector along an axis."""
-    return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
 
 
 @inner
@@ -221,12 +224,12 @@ def feel(geometry, start, taps, t, along, paths, slope, total, n):
     if kind == GEODESIC:
         retrace.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
     for axis in range(geometry.first, 3):
+        row = row_of(kind, taps[t, NUMBER], geometry.first, axis)
         if kind == BALL:
-            add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, 2, none, n)
+            add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, row + 2, none, n)
         elif kind == DILATED:
-            add_scaled(taps[t, axis], slope, axis, none, total, 0, start, n)
-        elif kind != GRID and kind != GEODESIC:
-            row = vector_row(kind, taps[t, NUMBER], geometry.first, axis)
+            add_scaled(taps[t, axis], slope, axis, none, total, row, start, n)
+        elif kind not in (GRID, GEODESIC):
             add_scaled(slope.dtype.type(1), slope, axis, none, total, row, start, n)
 
 
