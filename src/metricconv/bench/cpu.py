@@ -116,12 +116,12 @@ def _measure(calls: dict[str, Call], seconds: float = 20.0, most: int = 60) -> d
     for repetition in range(most):
         for name, call in calls.items():
             # The slow ones, which take all the time, are timed less often.
-            if repetition >= 5 and statistics.median(times[name]) > 1000 and repetition % 5:
+            if repetition >= 3 and statistics.median(times[name]) > 1000 and repetition % 5:
                 continue
             begin = time.perf_counter()
             call()
             times[name].append(1e3 * (time.perf_counter() - begin))
-        if repetition >= 4 and time.perf_counter() - start > seconds:
+        if repetition >= 2 and time.perf_counter() - start > seconds:
             break
     return {name: (times[name], peaks[name]) for name in calls}
 
