@@ -11,7 +11,10 @@ from metricconv.bench.__main__ import main
 from metricconv.ops import cpu as engine
 
 pytest.importorskip("numba")
-TINY = [dataclasses.replace(cpu.DENSE, batch=1, height=6, width=5), dataclasses.replace(cpu.FEW, height=9, width=8)]
+TINY = [
+    dataclasses.replace(cpu.DENSE, batch=1, channels=16, height=6, width=5),
+    dataclasses.replace(cpu.FEW, height=9, width=8, kernel=3),
+]
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_it_writes_a_table_and_a_plot_named_by_the_processor(tmp_path, capsys):
     assert {(r["op"], r["mode"]) for r in rows} >= {("torch conv2d", "fwd"), ("geodesic", "fwd+bwd")}
     assert all(float(r["p50_ms"]) > 0 and float(r["peak_mb"]) >= 0 and r["cpu"] and r["threads"] == "2" for r in rows)
     assert any(r["op"] == "tangent_filter" and r["shape"] == "30×40×3 k11" for r in rows)
-    assert "| (1,1,9,8) k11 | grid_sample |" in table.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| (1,1,9,8) k3 | grid_sample |" in table.with_suffix(".md").read_text(encoding="utf-8")
     assert table.with_suffix(".png").stat().st_size > 5000
     assert "photograph" in capsys.readouterr().out  # its progress
 

@@ -1,6 +1,7 @@
 """One call in the terms of kernels: three axes, its geometry, the order of taps, the image with a ring around it."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -130,16 +131,21 @@ class Call:
     def taps(self) -> np.ndarray:
         """Return the samples in the order in which kernels take them, [P, 7]: direction by direction."""
         table = self.table.numpy()
-        count, dim = len(table), self.dim
-        taps = np.zeros((count, 7), table.dtype)
-        taps[:, 3 - dim : RADIUS + 1] = table[:, : dim + 1]
-        taps[:, NUMBER] = taps[:, DIRECTION] = np.arange(count)
-        if self.kind == "geodesic":
-            taps[:, DIRECTION], taps[:, LENGTH] = table[:, dim + 1 :].T
-        elif self.kind == "ball":
-            # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
-            _, taps[:, DIRECTION] = np.unique(table[:, :dim].round(6), axis=0, return_inverse=True)
-        return taps[np.argsort(taps[:, DIRECTION], kind="stable")]
+        return _taps(table.tobytes(), table.dtype, self.kind, self.dim)
+
+
+@functools.lru_cache(64)
+def _taps(table: bytes, dtype: np.dtype, kind: str, dim: int) -> np.ndarray:
+    numbers = np.frombuffer(table, dtype).reshape(-1, dim + (3 if kind == "geodesic" else 1))
+    taps = np.zeros((len(numbers), 7), dtype)
+    taps[:, 3 - dim : RADIUS + 1] = numbers[:, : dim + 1]
+    taps[:, NUMBER] = taps[:, DIRECTION] = np.arange(len(numbers))
+    if kind == "geodesic":
+        taps[:, DIRECTION], taps[:, LENGTH] = numbers[:, dim + 1 :].T
+    elif kind == "ball":
+        # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
+        _, taps[:, DIRECTION] = np.unique(numbers[:, :dim].round(6), axis=0, return_inverse=True)
+    return taps[np.argsort(taps[:, DIRECTION], kind="stable")]
 
 
 def empty_output(call: Call, channels_last: bool) -> Tensor:

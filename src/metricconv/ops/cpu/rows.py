@@ -64,9 +64,10 @@ def forward(gemm, columns, x, field, taps, weight, modulation, geometry, layout,
     """
     strip, places, scratch = make_strip(geometry, x), make_places(x, field, layout), product_scratch(x)
     room = np.empty(layout.size * layout.outs_per_group, x.dtype)
-    for pixel in range(start, stop, layout.size):
-        for tap in range(0, taps.shape[0], layout.depth):
-            tile = Tile(pixel, min(layout.size, stop - pixel), tap, min(layout.depth, taps.shape[0] - tap))
+    size, depth = evenly(stop - start, layout.size), evenly(taps.shape[0], layout.depth)
+    for pixel in range(start, stop, size):
+        for tap in range(0, taps.shape[0], depth):
+            tile = Tile(pixel, min(size, stop - pixel), tap, min(depth, taps.shape[0] - tap))
             survey(geometry, field, taps, strip, places, tile)
             gather(x, modulation, taps, geometry, layout, places, columns, tile)
             contract(gemm, scratch, columns, weight, layout, room, out, tile)
@@ -85,9 +86,10 @@ def backward(
     strip, places, scratch = make_strip(geometry, x), make_places(x, field, layout), product_scratch(x)
     slope = np.empty(places.up.shape, x.dtype)
     turns_back = moving or grad_modulation.shape[1] > 0
-    for pixel in range(start, stop, layout.size):
-        for tap in range(0, taps.shape[0], layout.depth):
-            tile = Tile(pixel, min(layout.size, stop - pixel), tap, min(layout.depth, taps.shape[0] - tap))
+    size, depth = evenly(stop - start, layout.size), evenly(taps.shape[0], layout.depth)
+    for pixel in range(start, stop, size):
+        for tap in range(0, taps.shape[0], depth):
+            tile = Tile(pixel, min(size, stop - pixel), tap, min(depth, taps.shape[0] - tap))
             survey(geometry, field, taps, strip, places, tile)
             if grad_weight.size:
                 gather(x, modulation, taps, geometry, layout, places, columns, tile)
@@ -100,6 +102,13 @@ def backward(
                 slopes(x, columns, modulation, taps, geometry, layout, places, slope, grad_modulation, tile)
             if moving:
                 follow(geometry, field, taps, strip, slope, grad_field, field_touched, tile)
+
+
+@inner
+def evenly(total, most):
+    """Return the size of parts, at most so large, that are as good as equal."""
+    count = (total + most - 1) // most
+    return (total + count - 1) // count
 
 
 @compiled
