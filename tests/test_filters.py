@@ -205,10 +205,38 @@ def test_integers_become_floats_in_the_unit_interval_as_in_scikit_image():
     image = np.random.default_rng(0).integers(0, 256, (6, 6), dtype=np.uint8)
     result = box_filter(image, 3)
     assert result.dtype == np.float64
-    np.testing.assert_allclose(result, box_filter(image / 255, 3))
-    np.testing.assert_allclose(box_filter(image.astype(np.uint16) * 257, 3), result)
+    np.testing.assert_allclose(result, box_filter(image / 255, 3), rtol=1e-6)
+    np.testing.assert_allclose(box_filter(image.astype(np.uint16) * 257, 3), result, rtol=1e-6)
     assert box_filter(torch.from_numpy(image), 3).dtype == torch.float32
-    np.testing.assert_allclose(box_filter(image > 128, 3), box_filter((image > 128).astype(float), 3))
+    np.testing.assert_allclose(box_filter(image > 128, 3), box_filter((image > 128).astype(float), 3), rtol=1e-6)
+    wide = image.astype(np.int32)
+    np.testing.assert_allclose(box_filter(wide, 3), box_filter(wide / (2**31 - 1), 3), rtol=1e-14)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflect", "circular"])
+@pytest.mark.parametrize(("shape", "stencil"), [((30, 21), "polar"), ((30, 21), "onion"), ((9, 6, 7), "onion")])
+def test_progress_is_reported_by_strips_which_change_nothing(monkeypatch, shape, stencil, padding_mode):
+    monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 90)
+    image, seen = torch.rand(shape, dtype=torch.float64), []
+    options = {"metric": partial(edge_metric, iota=0.1), "stencil": stencil, "padding_mode": padding_mode}
+    whole = tangent_filter(image, 3, **options)
+    strips = tangent_filter(image, 3, **options, progress=lambda done, rows: seen.append((done, rows)))
+    torch.testing.assert_close(strips, whole, atol=1e-12, rtol=0)
+    assert len(seen) > 3 and seen == sorted(seen) and seen[-1] == (shape[0], shape[0])
+
+
+@pytest.mark.parametrize(("samples", "metric"), [(1, "edge"), (3, mc.Riemannian.isotropic(100.0))])
+def test_without_a_margin_or_with_one_as_large_as_the_image_there_is_one_strip(samples, metric):
+    image, seen = torch.rand(12, 9), []
+    strips = tangent_filter(image, samples, metric, "onion", progress=lambda done, rows: seen.append((done, rows)))
+    assert torch.equal(strips, tangent_filter(image, samples, metric, "onion")) and seen == [(12, 12)]
+
+
+def test_gradients_reach_the_image_through_strips(monkeypatch):
+    monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 20)
+    image = torch.rand(12, 9, requires_grad=True)
+    tangent_filter(image, 3, partial(edge_metric, iota=0.5), progress=lambda done, rows: None).sum().backward()
+    assert image.grad.isfinite().all() and image.grad.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -4,6 +4,7 @@ from . import filters, metrics, nn, ops, stencils, supports
 from .convert import convert
 from .metrics import Metric, Randers, Riemannian
 from .ops import (
+    backend_report,
     check_finite,
     deform_conv2d,
     metric_conv,
@@ -28,6 +29,7 @@ __all__ = [
     "Shifted",
     "Support",
     "TangentBall",
+    "backend_report",
     "check_finite",
     "convert",
     "deform_conv2d",

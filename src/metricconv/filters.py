@@ -6,7 +6,8 @@ unit ball of a metric that is read off the image itself.
 All of them take a grey image (H, W) or volume (D, H, W), or one with channels along ``channel_axis``, as in
 scikit-image, and return the same kind of object, of the same shape. Floating-point images keep their dtype. Integers
 are divided by the largest number of their type, as by ``skimage.util.img_as_float``: an 8-bit image becomes floats in
-[0, 1], float64 in NumPy and torch's default dtype in a tensor. All channels are filtered over the same support.
+[0, 1], float64 in NumPy and torch's default dtype in a tensor. Those of up to 16 bits are filtered in float32, whose
+rounding is far below theirs, in half the time and memory. All channels are filtered over the same support.
 """
 
 import math
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from . import _checks, stencils
+from . import _checks, _interpolation, stencils
 from .metrics import Metric, check_positive, edge_metric, gradient_metric, structure_metric
 from .ops import support_conv
 from .stencils import Stencil
@@ -24,6 +25,9 @@ from .supports import Deformable, GeodesicBall, Grid, Support, TangentBall
 
 if TYPE_CHECKING:
     import numpy
+
+# Pixels between one report of progress and the next, about as many.
+_STRIP_PIXELS = 2**20
 
 Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
 
@@ -167,6 +171,7 @@ def tangent_filter(
     centre: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    progress: Callable[[int, int], object] | None = None,
 ) -> Image:
     """Take the mean over the unit tangent ball of a metric at each pixel: P samples s_j u_j / F(u_j).
 
@@ -180,6 +185,7 @@ def tangent_filter(
             function of the image (1, C, *spatial), such as ``partial(gradient_metric, eps_omega=0.5)``; or a metric.
         stencil: how the ball is sampled: "polar", "onion", "square_onion" or a stencil, which then sets P.
         centre: take the pixel itself as one more sample, as the paper's authors do.
+        progress: called with the number of rows that are done and of those that there are, every million pixels or so.
 
     >>> step = torch.zeros(9, 8)
     >>> step[:, 4:] = 1.0
@@ -187,7 +193,7 @@ def tangent_filter(
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
     ball = _balls(TangentBall, samples, metric, stencil, padding_mode)
-    return _filter(image, ball, channel_axis, padding_mode, centre=centre)
+    return _filter(image, ball, channel_axis, padding_mode, centre=centre, progress=progress)
 
 
 def geodesic_filter(
@@ -261,20 +267,64 @@ def _filter(
     padding_mode: str,
     *,
     centre: bool = False,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Image:
     """Take the mean of every channel over the support that is made for the image (1, C, *spatial)."""
     values = _to_floats(image)
+    dtype = _result_dtype(image, values)
     x = _to_field(values, channel_axis)
     support: Support = support_of(x)
-    channels = x.shape[1]
-    padding = tuple(d * (k - 1) // 2 for k, d in zip(support.kernel_size, support.dilation, strict=True))
-    weight = x.new_full((channels, 1, *support.kernel_size), 1 / support.samples)
-    y = support_conv(x, support, weight, padding=padding, groups=channels, padding_mode=padding_mode)
+    if progress is not None and isinstance(support, TangentBall):
+        y = _mean_in_strips(x, support, padding_mode, progress)
+    else:
+        y = _mean(x, support, padding_mode)
     if centre:
         y = y + (x - y) / (support.samples + 1)
-    y = y.to(values.dtype).squeeze(0)
+    y = y.to(dtype).squeeze(0)
     y = y.squeeze(0) if channel_axis is None else y.movedim(0, channel_axis)
     return y if isinstance(image, Tensor) else y.contiguous().numpy()
+
+
+def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
+    """Take the mean of every channel over a support, at every pixel."""
+    padding = tuple(d * (k - 1) // 2 for k, d in zip(support.kernel_size, support.dilation, strict=True))
+    return _convolve(x, support, padding, padding_mode)
+
+
+def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: Callable[[int, int], object]) -> Tensor:
+    """Take the mean strip by strip along the first axis, each with a margin as wide as balls reach.
+
+    The margin is that of a convolution without padding. The dilation sets it, and nothing else where the support is a
+    ball; what lies past the image's border is laid there.
+    """
+    size, (k, *_) = x.shape[2], ball.kernel_size
+    metric = ball.metric.map(lambda t: t.expand(*t.shape[:3], *x.shape[2:]))
+    reach = float(metric.bounding_radius.detach().max() * ball.stencil.radii.max())
+    if k == 1 or not reach < size:  # no margin, or one that holds the whole image
+        y = _mean(x, ball, padding_mode)
+        progress(size, size)
+        return y
+    dilation = (2 * math.ceil((reach + 1) / (k - 1)), *ball.dilation[1:])
+    margin = dilation[0] * (k - 1) // 2
+    padding = (0, *(d * (k - 1) // 2 for k, d in zip(ball.kernel_size[1:], dilation[1:], strict=True)))
+    place = torch.arange(-margin, size + margin, device=x.device, dtype=torch.float32).unsqueeze(-1)
+    index, inside = next(_interpolation.corners(place, [size], padding_mode))
+    step, parts = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 1), []
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        rows = slice(start, stop + 2 * margin)
+        seen = x.index_select(2, index[rows]) * inside[rows].to(x.dtype).view(-1, *(1,) * (x.dim() - 3))
+        parts.append(
+            _convolve(seen, TangentBall(metric[:, :, start:stop], ball.stencil, dilation), padding, padding_mode)
+        )
+        progress(stop, size)
+    return torch.cat(parts, 2)
+
+
+def _convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mode: str) -> Tensor:
+    channels = x.shape[1]
+    weight = x.new_full((channels, 1, *support.kernel_size), 1 / support.samples)
+    return support_conv(x, support, weight, padding=padding, groups=channels, padding_mode=padding_mode)
 
 
 def _to_floats(image: object) -> Tensor:
@@ -295,9 +345,16 @@ def _to_floats(image: object) -> Tensor:
         raise TypeError(f"`image` must hold real numbers, got dtype {values.dtype}")
     if not values.is_floating_point():
         largest = 1 if values.dtype == torch.bool else torch.iinfo(values.dtype).max
-        values = values.to(floats) / largest
+        values = values.to(floats if values.dtype.itemsize > 2 else torch.float32) / largest
     _checks.finite(values, "image")
     return values
+
+
+def _result_dtype(image: object, values: Tensor) -> torch.dtype:
+    """Return the dtype of the filtered image, given the floats that were made of it."""
+    if isinstance(image, Tensor):
+        return image.dtype if image.is_floating_point() else torch.get_default_dtype()
+    return values.dtype if image.dtype.kind == "f" else torch.float64  # type: ignore[attr-defined]
 
 
 def _to_field(values: Tensor, channel_axis: int | None) -> Tensor:

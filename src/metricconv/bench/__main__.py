@@ -1,4 +1,4 @@
-"""``python -m metricconv.bench``: check, time, and write ``benchmarks/<gpu>.csv``, a table and a plot."""
+"""``python -m metricconv.bench``: check, time, and write ``benchmarks/<hardware>.csv``, a table and a plot."""
 
 import argparse
 import datetime
@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from .._files import versions, write_table
-from . import report, training
+from ..ops.cpu import absence
+from . import cpu, cpu_report, report, training
 from .cases import SHAPES, Contender, Shape, contenders
 from .correctness import TOLERANCE, errors
 from .timing import Timing, measure
@@ -27,9 +28,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks"), help="folder of the results")
     parser.add_argument("--only", default="", help="run only shapes or contenders whose name contains this")
     parser.add_argument("--eager", action="store_true", help="time eager calls too, launch overhead included")
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="whose engine to time; the GPU's, if there is one")
     options = parser.parse_args(arguments)
+    if options.device == "cpu" or (options.device is None and not torch.cuda.is_available()):
+        missing = absence()
+        if missing is not None:
+            sys.exit(f"python -m metricconv.bench cannot time the CPU engine: {missing}")
+        cpu_report.write(cpu.run(options.output, options.only))
+        return
     if not torch.cuda.is_available():
-        sys.exit("python -m metricconv.bench times GPU kernels, and torch.cuda.is_available() is False")
+        sys.exit("python -m metricconv.bench --device cuda needs a GPU, and torch.cuda.is_available() is False")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     name = torch.cuda.get_device_name().replace(" ", "-").lower()

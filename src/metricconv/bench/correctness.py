@@ -10,10 +10,11 @@ from .cases import Contender, Inputs, Shape
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
-def errors(contender: Contender, shape: Shape, device: str) -> dict[str, float]:
-    """Return the relative error ‖a − b‖/‖b‖ of the output and of every gradient, against float64 on the reference.
+def errors(contender: Contender, shape: Shape, device: str, expected: Contender | None = None) -> dict[str, float]:
+    """Return the relative error ‖a − b‖/‖b‖ of the output and of every gradient, against float64.
 
-    The shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
+    The truth is what the contender ``expected`` finds, or the same one, as where float64 is the reference's affair. The
+    shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
     """
     small = dataclasses.replace(
         shape, batch=min(shape.batch, 2), height=min(shape.height, 23), width=min(shape.width, 24)
@@ -23,7 +24,7 @@ def errors(contender: Contender, shape: Shape, device: str) -> dict[str, float]:
     precise = {name: t.detach().double().requires_grad_() for name, t in tensors.items()}
     gradient = torch.randn(small.batch, small.channels, small.height, small.width, device=device)
     result = _with_gradients(contender, small, tensors, gradient)
-    truth = _with_gradients(contender, small, precise, gradient)
+    truth = _with_gradients(expected or contender, small, precise, gradient)
     return {name: _relative(result[name], truth[name]) for name in truth}
 
 

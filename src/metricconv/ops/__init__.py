@@ -9,8 +9,12 @@ from .functional import (
     metric_conv3d,
     support_conv,
 )
+from .report import BackendReport, EngineState, backend_report
 
 __all__ = [
+    "BackendReport",
+    "EngineState",
+    "backend_report",
     "check_finite",
     "deform_conv2d",
     "metric_conv",

@@ -14,7 +14,7 @@ from .. import _checks
 from ..metrics import Metric
 from ..stencils import Stencil, onion
 from ..supports import Support, TangentBall, from_torchvision_offsets
-from . import reference, triton
+from . import cpu, reference, triton
 from .problem import Problem, check
 
 _checking_finite = contextvars.ContextVar("checking_finite", default=False)
@@ -31,6 +31,7 @@ class Backend:
 # In order of preference: "auto" takes the first that does not refuse.
 BACKENDS: dict[str, Backend] = {
     "triton": Backend(triton.run, triton.refusal),
+    "cpu": Backend(cpu.run, cpu.refusal),
     "reference": Backend(reference.run, lambda problem: None),
 }
 

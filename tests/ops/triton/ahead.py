@@ -14,7 +14,7 @@ from metricconv.ops import functional
 from metricconv.ops.problem import Problem
 from metricconv.ops.triton import geodesic, launch
 from metricconv.ops.triton import run as engine_run
-from ops.triton.cases import Case
+from ops.cases import Case
 
 _TYPES = {
     torch.float32: "*fp32",

@@ -9,7 +9,7 @@ import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import geodesic, library, tiles
-from ops.triton.cases import KINDS, MODES, Case, check
+from ops.cases import KINDS, MODES, Case, check
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")

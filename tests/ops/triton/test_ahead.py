@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ops.triton.cases import Case
+from ops.cases import Case
 
 pytest.importorskip("triton")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import metricconv as mc
-from ops.triton.cases import KINDS, MODES, Case, check, outcome
+from ops.cases import KINDS, MODES, Case, check, outcome
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]

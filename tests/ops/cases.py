@@ -1,4 +1,4 @@
-"""Problems on which the fused kernels are held against the reference in float64, outputs and every gradient."""
+"""Problems on which fast engines are held against the reference in float64, outputs and every gradient."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 import metricconv as mc
+from helpers import CONVOLUTIONS
 
 KINDS = ("randers", "riemannian", "geodesic", "deformable", "shifted", "dilated", "grid")
+BALLS = ("randers", "riemannian", "geodesic")
 MODES = ("zeros", "border", "reflect", "circular")
-_BALLS = ("randers", "riemannian", "geodesic")
 
 
 @dataclasses.dataclass
@@ -51,7 +52,7 @@ class Case:
             tensors["bias"] = torch.randn(outs)
         if self.modulated:
             tensors["modulation"] = torch.rand(self.batch, self.metric_groups, grid.samples, *out) + 0.2
-        if self.kind in _BALLS:
+        if self.kind in BALLS:
             root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.2 * torch.randn(*field, dim, dim, *spatial)
             square = torch.einsum("bgij...,bgkj...->bgik...", root, root) / self.radius**2
             upper = [square[:, :, i, j] for i in range(dim) for j in range(i, dim)]
@@ -70,7 +71,7 @@ class Case:
         for name, t in tensors.items():
             t = t.to(device) if name in geometry else t.to(device, self.dtype)
             tensors[name] = self._laid_out(t) if name == "input" else t
-        stencil = mc.stencils.square_onion(self.kernel) if self.kind in _BALLS else None
+        stencil = mc.stencils.square_onion(self.kernel) if self.kind in BALLS else None
 
         def support_of(t: dict[str, Tensor]) -> mc.Support:
             if self.kind == "randers":
@@ -125,12 +126,13 @@ class Case:
     def _out_size(self, grid: mc.Grid) -> tuple[int, ...]:
         image = torch.empty(1, 1, *self.size, device="meta")
         weight = torch.empty(1, 1, *self.kernel, device="meta")
-        conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d)[len(self.kernel) - 1]
-        return tuple(conv(image, weight, None, self.stride, self.padding, grid.dilation).shape[2:])
+        return tuple(
+            CONVOLUTIONS[len(self.kernel)](image, weight, None, self.stride, self.padding, grid.dilation).shape[2:]
+        )
 
     def _laid_out(self, x: Tensor) -> Tensor:
         if self.layout == "channels_last":
-            return x.contiguous(memory_format=torch.channels_last)
+            return x.movedim(1, -1).contiguous().movedim(-1, 1)
         if self.layout == "strided":  # every other pixel of a larger image
             wider = torch.randn(*x.shape[:-1], 2 * x.shape[-1], device=x.device).to(x.dtype)
             wider[..., ::2] = x
@@ -167,10 +169,10 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return (difference / expected.double().norm().clamp_min(0.1)).item()
 
 
-def check(case: Case, tolerance: float, device: str = "cpu", **options: Any) -> None:
-    """Hold the fused kernels against the reference."""
+def check(case: Case, tolerance: float, device: str = "cpu", backend: str = "triton") -> None:
+    """Hold an engine against the reference."""
     tensors, run = case.make(device)
-    found, expected = outcome(run, tensors, backend="triton", **options), truth(run, tensors)
+    found, expected = outcome(run, tensors, backend=backend), truth(run, tensors)
     errors = {name: relative(found[name], expected[name]) for name in expected}
     assert all(error <= tolerance for error in errors.values()), errors  # NaN never passes
     assert found["output"].dtype == case.dtype

@@ -1,0 +1,224 @@
+"""The CPU engine beside torch's own convolution, ``grid_sample`` and the reference: times, memory, a photograph."""
+
+import ctypes
+import dataclasses
+import datetime
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import metricconv as mc
+
+from .._files import versions, write_table
+from .cases import Contender, Inputs, Shape, _conv2d, _metric, _metric_conv, _nothing, _stencil
+from .correctness import TOLERANCE, errors
+
+COLUMNS = [
+    "op", "shape", "mode", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error", "repetitions", "cpu", "threads",
+    "load", "torch", "numba", "metricconv", "python", "date",
+]  # fmt: skip
+
+DENSE = Shape("dense", 8, 64, 32, 32, 3)
+FEW = Shape("few channels", 1, 1, 256, 256, 11)
+LARGE = [dataclasses.replace(FEW, kernel=k) for k in (31, 121)]
+PHOTOGRAPH = (3000, 4000, 3)
+STEPS = 4
+
+Call = Callable[[], object]
+Row = dict[str, str]
+
+
+def run(folder: Path, only: str = "", threads: int = 2) -> Path:
+    """Check, time and weigh every contender whose shape or name contains ``only``; return the path of the table."""
+    torch.set_num_threads(threads)
+    path = folder / f"{re.sub(r'[^a-z0-9]+', '-', _cpu().lower()).strip('-')}.csv"
+    rows: list[Row] = []
+    for row in _rows(only):
+        rows.append(row | _circumstances())
+        number = row.get("p50_ms", "")
+        print(f"{row['op']:28}{row['shape']:24}{row['mode']:9}{number:>12}{row.get('peak_mb', ''):>10}", flush=True)
+        write_table(path, rows, COLUMNS)
+    return path
+
+
+def contenders(shape: Shape) -> Iterator[Contender]:
+    """Yield everyone who takes part on a shape; the rivals first."""
+    single = torch.float32
+    if shape in LARGE:
+        yield Contender("metric", single, False, _metric, _ours)
+        return
+    if shape.channels > 1:
+        yield Contender("torch conv2d", single, False, _nothing, _conv2d)
+    else:
+        yield Contender("grid_sample", single, False, _metric, _grid_sample)
+    yield Contender("metric", single, False, _metric, _ours)
+    yield Contender("metric (reference)", single, False, _metric, _reference)
+    yield Contender("geodesic", single, False, _metric, _geodesic)
+    yield Contender("geodesic (reference)", single, False, _metric, _geodesic_reference)
+
+
+def _rows(only: str) -> Iterator[Row]:
+    for shape in (DENSE, FEW, *LARGE):
+        chosen = [c for c in contenders(shape) if only in f"{shape} {c.name}"]
+        wrong = {c.name: _gate(shape, c) for c in chosen}
+        for mode in ("fwd", "fwd+bwd"):
+            calls = {c.name: _call(shape, c, mode) for c in chosen if wrong[c.name] <= TOLERANCE[c.dtype]}
+            for name, (times, megabytes) in _measure(calls).items():
+                yield {"op": name, "shape": str(shape), "mode": mode, "max_error": f"{wrong[name]:.1e}"} | _times(
+                    times, megabytes
+                )
+        for name, error in wrong.items():
+            if not error <= TOLERANCE[torch.float32]:
+                yield {"op": name, "shape": str(shape), "mode": "check", "max_error": f"{error:.2e}"}
+    if only in "photograph tangent_filter":
+        yield _photograph()
+
+
+def _gate(shape: Shape, contender: Contender) -> float:
+    """Return the largest error of the output and of any gradient; torch's own convolution is taken at its word."""
+    if contender.call is _conv2d:
+        return 0.0
+    truth = _geodesic_reference if "geodesic" in contender.name else _reference
+    return max(errors(contender, shape, "cpu", dataclasses.replace(contender, call=truth)).values())
+
+
+def _call(shape: Shape, contender: Contender, mode: str) -> Call:
+    torch.manual_seed(0)
+    tensors = contender.inputs(shape, "cpu")
+    if shape.channels == 1:  # a filter: uniform weights, that nobody learns
+        tensors["weight"] = torch.full_like(tensors["weight"], 1 / shape.kernel**2)
+    leaves = [t for t in tensors.values() if t.requires_grad]
+    gradient = torch.randn(shape.batch, shape.channels, shape.height, shape.width)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return contender.call(shape, tensors)
+
+    def both() -> object:
+        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
+
+    return forward if mode == "fwd" else both
+
+
+def _measure(calls: dict[str, Call], seconds: float = 20.0, most: int = 60) -> dict[str, tuple[list[float], float]]:
+    """Time calls in turn, so that whatever else the machine does meets all of them: milliseconds, and peaks in MB."""
+    peaks = {name: _peak(call) for name, call in calls.items()}  # which warms them up, too
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    start = time.perf_counter()
+    for repetition in range(most):
+        for name, call in calls.items():
+            # The slow ones, which take all the time, are timed less often.
+            if repetition >= 3 and statistics.median(times[name]) > 1000 and repetition % 5:
+                continue
+            begin = time.perf_counter()
+            call()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+        if repetition >= 2 and time.perf_counter() - start > seconds:
+            break
+    return {name: (times[name], peaks[name]) for name in calls}
+
+
+def _times(times: list[float], megabytes: float) -> Row:
+    ordered = sorted(times)
+    quantiles = {f"p{q}_ms": f"{ordered[int(q / 100 * (len(ordered) - 1))]:.3f}" for q in (20, 50, 80)}
+    return {**quantiles, "peak_mb": f"{megabytes:.1f}", "repetitions": str(len(times))}
+
+
+def _photograph() -> Row:
+    """Filter a photograph of 12 megapixels, with its progress shown."""
+    import numpy
+    import rich.progress
+
+    y, x = (torch.arange(float(n)) for n in PHOTOGRAPH[:2])
+    waves = [torch.outer((y / (23 + 3 * c)).cos(), (x / (17 + 5 * c)).sin()) for c in range(3)]
+    noise = torch.randn(PHOTOGRAPH, generator=torch.Generator().manual_seed(0))
+    image: numpy.ndarray = (127 + 100 * torch.stack(waves, -1) + 8 * noise).clamp(0, 255).to(torch.uint8).numpy()
+    mc.filters.tangent_filter(image[:64, :64], channel_axis=-1)
+    del noise, waves
+
+    def call() -> object:
+        with rich.progress.Progress() as bars:
+            task = bars.add_task("photograph")
+            return mc.filters.tangent_filter(
+                image, 11, channel_axis=-1, progress=lambda done, rows: bars.update(task, completed=done, total=rows)
+            )
+
+    begin = time.perf_counter()
+    megabytes = _peak(call, repeat=False)
+    name = f"{PHOTOGRAPH[1]}×{PHOTOGRAPH[0]}×{PHOTOGRAPH[2]} k11"
+    row = {"op": "tangent_filter", "shape": name, "mode": "fwd"}
+    return row | _times([1e3 * (time.perf_counter() - begin)], megabytes)
+
+
+def _peak(call: Call, repeat: bool = True) -> float:
+    """Return how much more memory the process holds at most during a call than before, in MB; NaN if nobody tells."""
+    if repeat:
+        call()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier calls left behind
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = _status("VmRSS")
+        call()
+        return (_status("VmHWM") - before) / 1024
+    except (OSError, AttributeError):
+        return float("nan")
+
+
+def _status(name: str) -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1])
+
+
+def _ours(shape: Shape, t: Inputs) -> Tensor:
+    return _metric_conv(shape, t, backend="cpu")
+
+
+def _reference(shape: Shape, t: Inputs) -> Tensor:
+    return _metric_conv(shape, t, backend="reference")
+
+
+def _geodesic(shape: Shape, t: Inputs, backend: str = "cpu") -> Tensor:
+    ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device), STEPS)
+    return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups, backend=backend)
+
+
+def _geodesic_reference(shape: Shape, t: Inputs) -> Tensor:
+    return _geodesic(shape, t, backend="reference")
+
+
+def _grid_sample(shape: Shape, t: Inputs) -> Tensor:
+    """What one writes without this library: a grid of all positions, torch's own sampler, a weighted sum."""
+    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
+    y, x = ball.offsets()[:, 0].unbind(2)  # [B, P, H, W]
+    y = (y + torch.arange(shape.height).view(-1, 1).to(y)) * (2 / (shape.height - 1)) - 1
+    x = (x + torch.arange(shape.width).to(x)) * (2 / (shape.width - 1)) - 1
+    grid = torch.stack([x, y], -1).flatten(1, 2)  # [B, P·H, W, 2]
+    seen = functional.grid_sample(t["x"], grid, align_corners=True).unflatten(2, (-1, shape.height))
+    return torch.einsum("bcphw,ocp->bohw", seen, t["weight"].flatten(2))
+
+
+def _cpu() -> str:
+    """Return the name of the processor."""
+    try:
+        (name, *_) = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except (OSError, ValueError):
+        name = platform.processor() or platform.machine()
+    return re.sub(r"\((R|TM)\)", "", name)
+
+
+def _circumstances() -> Row:
+    return {
+        "cpu": _cpu(),
+        "threads": str(torch.get_num_threads()),
+        "load": f"{os.getloadavg()[0]:.1f}",
+        **versions("numba"),
+        "date": datetime.date.today().isoformat(),
+    }

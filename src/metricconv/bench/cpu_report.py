@@ -1,0 +1,87 @@
+"""A Markdown table and a plot from a CPU benchmark's CSV."""
+
+from pathlib import Path
+
+from .._files import read_table, writing
+
+Row = dict[str, str]
+
+# Whom others are compared with, by the shape's first contender; and colours of Okabe and Ito.
+_COLOURS = {
+    "torch conv2d": "#999999",
+    "grid_sample": "#0072B2",
+    "metric": "#D55E00",
+    "metric (reference)": "#E69F00",
+    "geodesic": "#009E73",
+    "geodesic (reference)": "#56B4E9",
+}
+
+
+def write(path: Path) -> None:
+    """Write ``<cpu>.md`` and, where matplotlib is installed, ``<cpu>.png`` beside the CSV."""
+    rows = read_table(path)
+    with writing(path.with_suffix(".md")) as file:
+        file.write_text(table(rows), encoding="utf-8")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return
+    with writing(path.with_suffix(".png")) as file:
+        plot(rows, file)
+
+
+def table(rows: list[Row]) -> str:
+    """Return, by shape and mode, the median of every contender, and how many times that of the metric convolution."""
+    lines = [
+        f"{rows[0]['cpu']}, {rows[0]['threads']} threads, torch {rows[0]['torch']}, numba {rows[0]['numba']}, "
+        f"{rows[0]['date']}. Contenders take turns; medians; in brackets, times the metric convolution. Memory is the "
+        f"most that a call holds above what the process held before.\n",
+        "| shape | op | fwd ms | fwd+bwd ms | peak MB, fwd | peak MB, fwd+bwd |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = {(row["shape"], row["op"], row["mode"]): row for row in rows}
+    for shape, op in dict.fromkeys((row["shape"], row["op"]) for row in rows if row["mode"] != "check"):
+        modes = [found.get((shape, op, mode)) for mode in ("fwd", "fwd+bwd")]
+        ours = [found.get((shape, "metric", mode)) for mode in ("fwd", "fwd+bwd")]
+        cells = [_time(row, other) for row, other in zip(modes, ours, strict=True)]
+        peaks = [row["peak_mb"] if row else "" for row in modes]
+        lines.append(f"| {shape} | {op} | {' | '.join(cells)} | {' | '.join(peaks)} |")
+    wrong = [f"\n{r['op']} on {r['shape']}: error {r['max_error']}, not timed" for r in rows if r["mode"] == "check"]
+    return "\n".join([*lines, *wrong]) + "\n"
+
+
+def _time(row: Row | None, ours: Row | None) -> str:
+    if row is None:
+        return ""
+    ratio = f" ({float(row['p50_ms']) / float(ours['p50_ms']):.2f}×)" if ours else ""
+    return f"{float(row['p50_ms']):.2f}{ratio}"
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Draw the medians by shape and mode as bars, on a logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    timed = [row for row in rows if row["op"] in _COLOURS and row["mode"] != "check"]
+    groups = list(dict.fromkeys((row["shape"], row["mode"]) for row in timed))
+    sizes = [sum((row["shape"], row["mode"]) == group for row in timed) for group in groups]
+    figure, axes = plt.subplots(
+        len(groups), figsize=(8, 0.9 + 0.26 * sum(sizes) + 0.25 * len(groups)), sharex=True, layout="constrained",
+        height_ratios=[n + 0.6 for n in sizes], squeeze=False,
+    )  # fmt: skip
+    for axis, (shape, mode) in zip(axes[:, 0], groups, strict=True):
+        chosen = [row for row in timed if (row["shape"], row["mode"]) == (shape, mode)]
+        times = [float(row["p50_ms"]) for row in chosen]
+        bars = axis.barh([row["op"] for row in chosen], times, color=[_COLOURS[row["op"]] for row in chosen])
+        axis.bar_label(bars, [f"{t:.3g}" for t in times], padding=3, fontsize=8)
+        axis.set(xscale="log", title=f"{shape}, {mode}")
+        axis.title.set_fontsize(9)
+        axis.invert_yaxis()
+        axis.margins(x=0.15)
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xlabel(f"ms, median; {rows[0]['cpu']}, {rows[0]['threads']} threads")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

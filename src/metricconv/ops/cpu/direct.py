@@ -1,0 +1,212 @@
+"""Few channels: samples are weighted as they are read, a strip of pixels at a time, plane by plane.
+
+Nothing is kept between taps, so memory does not grow with the kernel. In a volume a sample is read in two sheets, of
+which each is a plane's affair.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .jit import compiled, inlined, inner
+from .sampling import NUMBER, STRIP, add_scaled, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
+
+# Rows of what the backward pass feels at a tap: the gradient of the modulation, summed over channels; for one channel
+# that of samples, without and with modulation, and the samples, in one sheet of a volume and in all.
+VALUE, PULL, FORCE, HERE, SAMPLE = range(5)
+
+
+class Channels(NamedTuple):
+    """How channels are shared out among metrics and weights."""
+
+    per_metric: int
+    per_group: int
+    outs_per_group: int
+
+
+@compiled
+def forward(x, field, taps, weight, modulation, geometry, layout, out, start, stop):
+    """Add Σ_j w_j m_j x(centre + Δ_j) to the pixels start … stop of one image's output.
+
+    x [C, addresses], field [G, n, N], taps [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
+    out [C_out, N].
+    """
+    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
+    value, later = np.empty((1, STRIP), x.dtype), np.empty((1, STRIP), x.dtype)
+    for begin in range(start, stop, STRIP):
+        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        stand(geometry, first, centre, pixel, n)
+        for group in range(field.shape[0]):
+            numbers = field[group]
+            for t in range(taps.shape[0]):
+                if t == 0 or turns(taps, t):
+                    aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
+                tap = np.intp(taps[t, NUMBER])
+                for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
+                    read(x, c, 0, geometry.pitch[1], address, up, value, n)
+                    if geometry.first == 0:
+                        read(x, c, geometry.pitch[0], geometry.pitch[1], address, up, later, n)
+                        mix(value, later, up, n)
+                    if modulation.shape[1]:
+                        for i in range(n):
+                            value[0, i] *= modulation[group, tap, first + i]
+                    outs, inner = c // layout.per_group * layout.outs_per_group, c % layout.per_group
+                    for o in range(outs, outs + layout.outs_per_group):
+                        add_scaled(weight[o, inner, tap], value, 0, np.uint64(0), out, o, first, n)
+
+
+@compiled
+def backward(
+    x, field, taps, weight, modulation, geometry, layout, grad, moving, window, touched, grad_weight, grad_modulation,
+    grad_field, field_touched, start, stop
+):  # fmt: skip
+    """Add what the pixels start … stop of an image say about its data; a gradient without numbers is not wanted.
+
+    grad [C_out, N]; window [C, addresses] and grad_weight like weight are this part's own, the others like their
+    tensors. ``touched`` is widened to the addresses that the window was written at.
+    """
+    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
+    gain, slope, felt = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
+    last = taps.shape[0] - 1
+    for begin in range(start, stop, STRIP):
+        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        stand(geometry, first, centre, pixel, n)
+        for group in range(field.shape[0]):
+            numbers = field[group]
+            for t in range(last + 1):
+                if t == 0 or turns(taps, t):
+                    aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
+                if window.size:
+                    touch(address, n, touched)
+                tap = np.intp(taps[t, NUMBER])
+                if modulation.shape[1]:
+                    for i in range(n):
+                        gain[i] = modulation[group, tap, first + i]
+                slope[:] = 0
+                felt[VALUE] = 0
+                for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
+                    turn_back(
+                        x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight,
+                        window, n,
+                    )  # fmt: skip
+                if grad_modulation.shape[1]:
+                    for i in range(n):
+                        grad_modulation[group, tap, first + i] = felt[VALUE, i]
+                if moving:
+                    for axis in range(geometry.first, 3):
+                        for i in range(n):
+                            slope[axis, i] *= follows[axis, i]
+                    feel(geometry, first, taps, t, along, paths, slope, grad_field[group], n)
+                    if t == last or turns(taps, t + 1):
+                        settle(geometry, numbers, first, taps, t, along, paths, grad_field[group], field_touched, n)
+
+
+@compiled
+def make_places(like):
+    """Return room for where a strip's samples lie: addresses, weights, how these follow."""
+    return np.empty(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
+
+
+@inner
+def turn_back(
+    x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight, window, n
+):  # fmt: skip
+    """Add what a strip's samples of channel c at one tap say about positions, modulation, weights and image.
+
+    The strip starts at ``first`` of grad [C_out, N]; slope [3, n] is the positions' gradient, felt [5, n] that of the
+    modulation, and scratch.
+    """
+    outs, inner, solid = c // layout.per_group * layout.outs_per_group, c % layout.per_group, geometry.first == 0
+    pitch, none, sample = geometry.pitch[1], np.uint64(0), SAMPLE if solid else HERE
+    felt[PULL] = 0
+    for o in range(outs, outs + layout.outs_per_group):
+        add_scaled(weight[o, inner, tap], grad, o, first, felt, PULL, none, n)
+    for sheet in range(2 if solid else 1):
+        skip = sheet * geometry.pitch[0]
+        for i in range(n):
+            felt[FORCE, i] = felt[PULL, i] * gain[i]
+        if solid:
+            weigh_sheet(sheet, up, felt[FORCE], n)
+        read_slopes(x, c, skip, pitch, address, up, felt, slope, n)
+        if window.size:
+            scatter(felt, window, c, skip, pitch, address, up, n)
+        if solid:
+            join_sheet(sheet, gain, up, felt, slope, n)
+    for i in range(n):
+        felt[VALUE, i] += felt[PULL, i] * felt[sample, i]
+    if grad_weight.size:
+        for i in range(n):
+            felt[sample, i] *= gain[i]
+        for o in range(outs, outs + layout.outs_per_group):
+            grad_weight[o, inner, tap] += dot(felt, sample, grad, o, first, n)
+
+
+@inlined
+def corners(skip, pitch, address):
+    """Return the addresses of the four corners, unsigned: indices that numba need not ask the sign of."""
+    a = np.uint64(skip) + np.uint64(address)
+    return a, a + np.uint64(1), a + np.uint64(pitch), a + np.uint64(pitch) + np.uint64(1)
+
+
+@inner
+def read(x, channel, skip, pitch, address, up, value, n):
+    """Interpolate between the four corners of each address."""
+    for i in range(n):
+        a, b, c, d = corners(skip, pitch, address[i])
+        top = x[channel, a] + up[2, i] * (x[channel, b] - x[channel, a])
+        bottom = x[channel, c] + up[2, i] * (x[channel, d] - x[channel, c])
+        value[0, i] = top + up[1, i] * (bottom - top)
+
+
+@inner
+def mix(value, later, up, n):
+    """Interpolate between two sheets, in place."""
+    for i in range(n):
+        value[0, i] += up[0, i] * (later[0, i] - value[0, i])
+
+
+@inner
+def read_slopes(x, channel, skip, pitch, address, up, felt, slope, n):
+    """Interpolate, and add what the gradient of samples says about positions in the plane."""
+    for i in range(n):
+        a, b, c, d = corners(skip, pitch, address[i])
+        along_top, along_bottom = x[channel, b] - x[channel, a], x[channel, d] - x[channel, c]
+        top = x[channel, a] + up[2, i] * along_top
+        down = x[channel, c] + up[2, i] * along_bottom - top
+        felt[HERE, i] = top + up[1, i] * down
+        slope[1, i] += felt[FORCE, i] * down
+        slope[2, i] += felt[FORCE, i] * (along_top + up[1, i] * (along_bottom - along_top))
+
+
+@inner
+def join_sheet(sheet, gain, up, felt, slope, n):
+    """Interpolate between sheets, and add what the gradient of samples says about positions across them."""
+    for i in range(n):
+        here, force = felt[HERE, i], felt[PULL, i] * gain[i]
+        felt[SAMPLE, i] = felt[SAMPLE, i] + up[0, i] * (here - felt[SAMPLE, i]) if sheet else here
+        slope[0, i] += force * (here if sheet else -here)
+
+
+@inner
+def scatter(felt, window, channel, skip, pitch, address, up, n):
+    """Add each pixel's gradient to the four corners of its sample."""
+    for i in range(n):
+        a, b, c, d = corners(skip, pitch, address[i])
+        bottom = felt[FORCE, i] * up[1, i]
+        top = felt[FORCE, i] - bottom
+        right_top, right_bottom = top * up[2, i], bottom * up[2, i]
+        window[channel, a] += top - right_top
+        window[channel, b] += right_top
+        window[channel, c] += bottom - right_bottom
+        window[channel, d] += right_bottom
+
+
+@inner
+def dot(a, row, b, other, start, n):
+    """Return the scalar product of one row with another, from ``start`` on."""
+    total = a.dtype.type(0)
+    for i in range(n):
+        total += a[row, i] * b[other, start + i]
+    return total

@@ -1,0 +1,311 @@
+"""Where a strip of output pixels looks, tap by tap, and the chain rule back to the numbers it follows from.
+
+A strip is a run of consecutive output pixels of one image. Images have three axes (z, y, x), of which a plane lacks the
+first and a line the first two. Along each axis, the sample of a tap at reference cell a, or in direction a, lies at
+
+    kind          offset                  numbers a pixel
+    BALL          s·a / F                 M, ω: F = √(aᵀMa) + ωᵀa for the tap's unit direction; s is its radius
+    GEODESIC      the path's              of the field's nodes, see geodesics.py
+    SHIFTED       a + v                   v
+    DEFORMABLE    a + v                   v for every tap
+    DILATED       λ·a                     λ
+    GRID          a
+
+so that all are constant + factor·along, with ``along`` an array over the pixels. Taps in the same direction follow each
+other: ``aim`` computes F, or traces geodesics, once for all of them, and ``settle`` takes derivatives once.
+
+Images carry a ring of one pixel: what stands past the border is read there, or the position is folded back inside
+first. So a sample is one address, that of the first of its corners, and one weight along each axis.
+
+Every loop is over the pixels of a strip and free of branches, so that it becomes vector instructions. Constants are
+made in the arrays' own dtype: a Python number would widen float32 to float64. Lengths and starts of strips are
+unsigned: numba need not ask the sign of an index. Rows are given by array and number, as making a view of each costs
+more than many a loop.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import geodesics, retrace
+from .geodesics import STRIP, Flow
+from .jit import compiled, inner
+
+GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
+
+# Columns of the table of taps: cell or direction (z, y, x), radius, the sample's number j, that of its direction, and
+# the length of its geodesic.
+RADIUS, NUMBER, DIRECTION, LENGTH = range(3, 7)
+
+# As in metrics/base.py: no sample is farther than 1e6 pixels; and as in _interpolation.py: float32 has no fractions
+# left beyond 2²³.
+SMALLEST_NORM = 1e-6
+FARTHEST = 2.0**23
+
+
+class Geometry(NamedTuple):
+    """What all pixels share: sizes, the output's centres o·stride + origin, and what is done with far positions.
+
+    They are brought onto the ring, or fold back into the image; folding, a mirror along some axes.
+    """
+
+    size: tuple[int, ...]  # three of each
+    pitch: tuple[int, ...]  # from an address to the next along each axis, in the image with its ring
+    out: tuple[int, ...]
+    stride: tuple[float, ...]
+    origin: tuple[float, ...]
+    first: int  # the first axis that there is
+    kind: int
+    folds: bool
+    mirrors: tuple[bool, ...]
+    backward: bool  # whether derivatives are to be taken
+    flow: Flow
+
+
+@compiled
+def make_strip(geometry, like):
+    """Return room for what is known of a strip's pixels; rows may be longer than the strip.
+
+    centre [3, n], in the input; pixel [2, n], row and column in the output; along [3, n], for a ball 1/F, √(aᵀMa) and
+    the gradient of 1/F, for geodesics the displacement; and their paths.
+    """
+    shape = (3, STRIP)
+    paths = geodesics.make_paths(geometry.flow, like)
+    return np.empty(shape, like.dtype), np.empty((2, STRIP), like.dtype), np.zeros(shape, like.dtype), paths
+
+
+@inner
+def stand(geometry, start, centre, pixel, n):
+    """Begin a strip of n output pixels from ``start`` on: write where they are in the input and in the output."""
+    real, (_, rows, columns) = centre.dtype.type, geometry.out
+    y, x = np.intp(start) // columns, np.intp(start) % columns
+    z, y = y // rows, y % rows
+    for i in range(n):
+        centre[0, i] = real(z * geometry.stride[0] + geometry.origin[0])
+        centre[1, i] = real(y * geometry.stride[1] + geometry.origin[1])
+        centre[2, i] = real(x * geometry.stride[2] + geometry.origin[2])
+        pixel[0, i], pixel[1, i] = y, x
+        x += 1
+        if x == columns:
+            y, x = y + 1, 0
+        if y == rows:
+            z, y = z + 1, 0
+
+
+@inner
+def turns(taps, t):
+    """Return whether the t-th tap looks in another direction than the one before."""
+    return taps[t, DIRECTION] != taps[t - 1, DIRECTION]
+
+
+@inner
+def aim(geometry, field, start, taps, t, pixel, along, paths, n):
+    """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N], or the nodes."""
+    if geometry.kind == BALL:
+        fill_reach(geometry.first, field, start, taps, t, along, n)
+    elif geometry.kind == GEODESIC:
+        geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], pixel, paths, n)
+
+
+@inner
+def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, n):
+    """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
+
+    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
+    """
+    zero, one, none = up.dtype.type(0), up.dtype.type(1), np.uint64(0)
+    first, kind = geometry.first, geometry.kind
+    # A line is the middle one of three rows.
+    fill(0 if first < 2 else geometry.pitch[1], address, n)
+    if first == 2:
+        up[1, :] = zero
+    if kind == GEODESIC:
+        geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
+    for axis in range(first, 3):
+        a, row = taps[t, axis], row_of(kind, taps[t, NUMBER], first, axis)
+        if kind == BALL:
+            place(geometry, centre, axis, zero, taps[t, RADIUS] * a, along, row, none, address, up, follows, n)
+        elif kind == GEODESIC:
+            place(geometry, centre, axis, zero, one, along, row, none, address, up, follows, n)
+        elif kind == GRID:
+            place(geometry, centre, axis, a, zero, along, row, none, address, up, follows, n)
+        elif kind == DILATED:
+            place(geometry, centre, axis, zero, a, field, row, start, address, up, follows, n)
+        else:
+            place(geometry, centre, axis, a, one, field, row, start, address, up, follows, n)
+
+
+@inner
+def row_of(kind, number, first, axis):
+    """Return which row, of the field or of ``along``, holds what a tap's offset along an axis follows."""
+    if kind in (BALL, DILATED):
+        return 0
+    if kind in (GRID, GEODESIC):
+        return axis
+    return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
+
+
+@inner
+def place(geometry, centre, axis, constant, factor, along, row, skip, address, up, follows, n):
+    """Turn positions along one axis, centre + constant + factor·along, into addresses and weights."""
+    size, pitch = geometry.size[axis], geometry.pitch[axis]
+    if geometry.folds:
+        mirrors = geometry.mirrors[axis]
+        fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n)
+    else:
+        clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n)
+        if geometry.backward:
+            fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n)
+
+
+@inner
+def clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n):
+    """Bring positions along one axis into the image with its ring: beyond, all is as on the ring."""
+    real, step, last = up.dtype.type, np.int32(pitch), np.int32(size)
+    low, high, one = real(-1), real(size), real(1)
+    for i in range(n):
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        inside = p if p > low else low  # NaN becomes an address like any other
+        inside = inside if inside < high else high
+        cell = np.int32(inside + one)  # not negative: to cut the fraction off is to round down
+        cell = cell if cell < last else last
+        address[i] += cell * step
+        up[axis, i] = inside - (real(cell) - one) if p == p else p  # and stays NaN in the weight
+
+
+@inner
+def fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n):
+    """Write 1 where a position lies in the image with its ring, else 0."""
+    real = follows.dtype.type
+    low, high, zero, one = real(-1), real(size), real(0), real(1)
+    for i in range(n):
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        follows[axis, i] = one if p >= low and p <= high else zero
+
+
+@inner
+def fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n):
+    """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
+    real, step = up.dtype.type, np.int32(pitch)
+    zero, one, farthest = real(0), real(1), real(FARTHEST)
+    period = real(2 * (size - 1) if mirrors else size)
+    turn = real(size - 1) if mirrors else period  # from here on the mirror image
+    inverse = one / period
+    for i in range(n):
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        near = p if p > -farthest else -farthest
+        near = near if near < farthest else farthest
+        low = np.floor(near)
+        fraction = near - low
+        folded = low - period * np.floor(low * inverse)
+        folded = folded + period if folded < zero else folded  # where the quotient was rounded
+        folded = folded - period if folded >= period else folded
+        flipped = folded >= turn
+        folded = period - one - folded if flipped else folded
+        address[i] += (np.int32(folded) + np.int32(1)) * step
+        follows[axis, i] = (-one if flipped else one) if near == p else zero
+        fraction = one - fraction if flipped else fraction
+        up[axis, i] = fraction if p == p else p
+
+
+@inner
+def touch(address, n, touched):
+    """Widen the range of addresses that were written."""
+    low, high = touched[0], touched[1]
+    for i in range(n):
+        low, high = min(low, address[i]), max(high, address[i])
+    touched[0], touched[1] = low, high
+
+
+@inner
+def feel(geometry, start, taps, t, along, paths, slope, total, n):
+    """Add what the gradient of a tap's positions, slope [3, n], says: to ``total``, like field, or until ``settle``."""
+    kind, none = geometry.kind, np.uint64(0)
+    if kind == GEODESIC:
+        retrace.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
+    for axis in range(geometry.first, 3):
+        row = row_of(kind, taps[t, NUMBER], geometry.first, axis)
+        if kind == BALL:
+            add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, row + 2, none, n)
+        elif kind == DILATED:
+            add_scaled(taps[t, axis], slope, axis, none, total, row, start, n)
+        elif kind not in (GRID, GEODESIC):
+            add_scaled(slope.dtype.type(1), slope, axis, none, total, row, start, n)
+
+
+@inner
+def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
+    """Carry what was felt in the direction of the t-th tap back to the numbers it follows from."""
+    if geometry.kind == BALL:
+        add_ball_gradient(geometry.first, start, taps, t, along, total, n)
+    elif geometry.kind == GEODESIC:
+        retrace.retrace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], paths, total, touched, n)
+
+
+@inner
+def fill_reach(first, field, start, taps, t, along, n):
+    """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
+    real = along.dtype.type
+    zero, one, two, smallest = real(0), real(1), real(2), real(SMALLEST_NORM)
+    u_z, u_y, u_x = taps[t, 0], taps[t, 1], taps[t, 2]
+    # The rows of M_yy, M_yx, M_xx and ω_y, ω_x; a line has the last of each alone, and the others count for nothing.
+    yy, yx, xx, y, x = ((3, 4, 5, 7, 8), (0, 1, 2, 3, 4), (0, 0, 0, 1, 1))[first]
+    for i in range(n):
+        square = u_y * u_y * field[yy, start + i] + two * u_y * u_x * field[yx, start + i]
+        along[1, i] = square + u_x * u_x * field[xx, start + i]
+    if first == 0:
+        for i in range(n):
+            square = u_z * u_z * field[0, start + i] + two * u_z * u_y * field[1, start + i]
+            along[1, i] += square + two * u_z * u_x * field[2, start + i]
+    for i in range(n):
+        along[1, i] = np.sqrt(zero if along[1, i] <= zero else along[1, i])
+        along[0, i] = along[1, i]
+    if field.shape[0] > x:
+        for i in range(n):
+            along[0, i] += u_y * field[y, start + i] + u_x * field[x, start + i]
+        if first == 0:
+            add_scaled(u_z, field, 6, start, along, 0, np.uint64(0), n)
+    for i in range(n):
+        along[0, i] = one / (smallest if along[0, i] < smallest else along[0, i])
+
+
+@inner
+def add_ball_gradient(first, start, taps, t, along, total, n):
+    """Add the derivative by M and ω; along [3, n] holds 1/F, √(uᵀMu) and the gradient of 1/F, which is then 0 again."""
+    real, row, none = along.dtype.type, 0, np.uint64(0)
+    farthest, zero, half, two = real(1 / SMALLEST_NORM), real(0), real(0.5), real(2)
+    for i in range(n):
+        felt = -along[2, i] * along[0, i] * along[0, i]
+        along[2, i] = zero if along[0, i] >= farthest else felt
+        along[1, i] = zero if along[1, i] <= zero else half * along[2, i] / along[1, i]
+    for j in range(first, 3):
+        for k in range(j, 3):
+            factor = taps[t, j] * taps[t, k]
+            add_scaled(factor if j == k else two * factor, along, 1, none, total, row, start, n)
+            row += 1
+    if row < total.shape[0]:
+        for j in range(first, 3):
+            add_scaled(taps[t, j], along, 2, none, total, row, start, n)
+            row += 1
+    along[2, :] = zero
+
+
+@inner
+def add_scaled(factor, value, row, skip, total, to, start, n):
+    """Add a multiple of one row, from ``skip`` on, to another, from ``start`` on."""
+    for i in range(n):
+        total[to, start + i] += factor * value[row, skip + i]
+
+
+@inner
+def fill(value, to, n):
+    """Write one number everywhere."""
+    for i in range(n):
+        to[i] = value
+
+
+@inner
+def weigh_sheet(sheet, up, share, n):
+    """Multiply by the weight of a sheet, the first or the second of the two that a sample of a volume is read in."""
+    for i in range(n):
+        share[i] *= up[0, i] if sheet else share.dtype.type(1) - up[0, i]

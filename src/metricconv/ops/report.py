@@ -1,0 +1,77 @@
+"""Which engines can run here, and what the others would need and bring."""
+
+import dataclasses
+import importlib.util
+
+import torch
+
+from . import cpu
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineState:
+    """One engine on this machine.
+
+    Args:
+        name: as ``support_conv`` takes it for ``backend``.
+        what: what it computes, and how fast it was measured to be.
+        missing: what it lacks to run here, and what to do about it; None if it can run.
+    """
+
+    name: str
+    what: str
+    missing: str | None
+
+    @property
+    def available(self) -> bool:
+        """Whether it can run here."""
+        return self.missing is None
+
+    def __str__(self) -> str:
+        state = "available" if self.missing is None else f"not available: {self.missing}"
+        return f"{self.name}: {state}\n    {self.what}"
+
+
+@dataclasses.dataclass(frozen=True)
+class BackendReport:
+    """The state of every engine, in order of preference. Print it."""
+
+    engines: tuple[EngineState, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.engines))
+
+
+def backend_report() -> BackendReport:
+    """Return which engines can run here and, for those that cannot, what is missing and what they would gain.
+
+    >>> print(backend_report())  # doctest: +ELLIPSIS
+    triton: ...
+    cpu: ...
+    reference: available
+        any support, any dimension, any order of derivative, in plain PyTorch
+    """
+    missing = cpu.absence()
+    return BackendReport(
+        (
+            EngineState("triton", _TRITON, _no_triton()),
+            EngineState("cpu", _CPU, missing and f"{missing}; pip install 'metricconv[cpu]'"),
+            EngineState("reference", _REFERENCE, None),
+        )
+    )
+
+
+# Ratios are those of the tables in benchmarks/.
+_TRITON = "fused kernels for CUDA devices; on an H200, forward + backward, 8 to 59 times as fast as the reference there"
+_CPU = "compiled kernels for CPUs, times as fast as the reference"
+_REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
+
+
+def _no_triton() -> str | None:
+    if not torch.cuda.is_available():
+        return "there is no CUDA device, or this torch was built without CUDA"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return f"it needs compute capability 8.0, the device has {torch.cuda.get_device_capability()}"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed; pip install triton"
+    return None

@@ -1,0 +1,121 @@
+"""The CPU kernels against the reference in float64: every support, padding mode, way and shape, and every gradient."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from ops.cases import KINDS, MODES, Case, check, outcome, relative
+
+pytest.importorskip("numba")
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("channels", [(6, 4), (16, 4)], ids=["planes", "rows"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_support_and_padding_mode(kind: str, mode: str, channels: tuple[int, int]) -> None:
+    modulated = mode in ("border", "circular")
+    check(Case(kind, mode, channels=channels, stride=(2, 1), modulated=modulated), TOLERANCE, backend="cpu")
+
+
+@pytest.mark.parametrize("channels", [(2, 3), (8, 3)], ids=["planes", "rows"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "geodesic"])  # which it traces in 2-D
+@pytest.mark.parametrize(("size", "kernel"), [((7,), (3,)), ((4, 3, 5), (3, 1, 3))], ids=["line", "volume"])
+def test_lines_and_volumes(
+    size: tuple[int, ...], kernel: tuple[int, ...], kind: str, mode: str, channels: tuple[int, int]
+) -> None:
+    padding = tuple(k // 2 for k in kernel)
+    case = Case(kind, mode, channels=channels, size=size, kernel=kernel, padding=padding, modulated=mode != "zeros")
+    check(case, TOLERANCE, backend="cpu")
+
+
+WAYS = {
+    "one channel": Case(channels=(1, 1), size=(9, 8), kernel=(5, 5), padding=2, modulated=True),
+    "few to some": Case(channels=(3, 5), kernel=(1, 3), padding=(0, 1)),
+    "few in groups": Case(channels=(6, 4), groups=2, metric_groups=3, modulated=True),
+    "few, each alone": Case(channels=(3, 3), groups=3, metric_groups=3),
+    "few, each twice": Case(channels=(4, 8), groups=4),
+    "many": Case(channels=(18, 20), modulated=True),
+    "many in groups": Case(channels=(48, 40), groups=2, metric_groups=3, modulated=True),
+    "many, each alone": Case(channels=(16, 16), groups=16, metric_groups=2, modulated=True),
+    "many, each twice": Case(channels=(16, 32), groups=16),
+    "more than a tile has taps": Case(channels=(1400, 2), batch=1, size=(3, 3)),
+    "bands of few": Case(channels=(2, 1), batch=1, size=(37, 41), modulated=True),
+    "bands of many": Case(channels=(16, 3), batch=1, size=(37, 41), modulated=True),
+    "more images than parts": Case(channels=(2, 2), batch=19, size=(3, 4)),
+    "bands of geodesics": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
+    "geodesics in groups": Case(kind="geodesic", channels=(16, 16), groups=2, metric_groups=2, modulated=True),
+    "geodesics, strided": Case(kind="geodesic", size=(9, 8), stride=(1, 2), kernel=(5, 3), padding=(2, 1)),
+    "no bias": Case(biased=False),
+    "strides and dilation": Case(size=(15, 14), stride=(2, 1), dilation=(1, 2), padding=2),
+    "constant": Case(constant=True),
+    "constant geodesics": Case(kind="geodesic", constant=True),
+    "constant, deformable": Case(kind="deformable", constant=True, metric_groups=1),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_channels_groups_and_sizes(name: str) -> None:
+    check(WAYS[name], TOLERANCE, backend="cpu")
+
+
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable"])
+def test_images_of_one_pixel(kind: str, mode: str, channels: tuple[int, int]) -> None:
+    check(Case(kind, mode, channels=channels, size=(1, 1)), TOLERANCE, backend="cpu")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+def test_balls_far_larger_than_the_image(channels: tuple[int, int], mode: str) -> None:
+    # float32 knows a position of 1000 to 1e-4 of a pixel.
+    check(Case("randers", mode, channels=channels, radius=1000.0, kernel=(3, 3)), 2e-3, backend="cpu")
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "strided"])
+@pytest.mark.parametrize(
+    "case",
+    [Case(), Case(channels=(16, 20)), Case(channels=(8, 4), size=(4, 3, 5), kernel=(1, 3, 3), padding=(0, 1, 1))],
+)
+def test_layouts_of_memory(case: Case, layout: str) -> None:
+    case = dataclasses.replace(case, layout=layout)
+    check(case, TOLERANCE, backend="cpu")
+    tensors, run = case.make()
+    last = [t.movedim(1, -1).is_contiguous() for t in (tensors["input"], run(tensors, backend="cpu"))]
+    assert last[0] == last[1] == (layout == "channels_last")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+def test_batch_of_none(kind: str, channels: tuple[int, int]) -> None:
+    tensors, run = Case(kind, batch=0, channels=channels).make()
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    y = run(leaves, backend="cpu")
+    assert y.shape == (0, 2, 5, 4)
+    for grad in torch.autograd.grad(y.sum(), list(leaves.values())):
+        assert not grad.any()
+
+
+@pytest.mark.parametrize("case", [Case(modulated=True), Case(channels=(16, 4), modulated=True), Case("geodesic")])
+def test_a_gradient_alone_is_the_one_among_all(case: Case) -> None:
+    tensors, run = case.make()
+    together = outcome(run, tensors, backend="cpu")
+    for name in tensors:
+        fixed = {other: t for other, t in tensors.items() if other != name}
+        alone = outcome(lambda t, fixed=fixed, **o: run(fixed | t, **o), {name: tensors[name]}, backend="cpu")
+        assert relative(alone[name], together[name]) < 1e-6, name
+
+
+@pytest.mark.parametrize("kind", ["randers", "geodesic", "shifted"])
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_stays_where_the_reference_has_it(kind: str, channels: tuple[int, int], mode: str) -> None:
+    tensors, run = Case(kind, mode, channels=channels, size=(7, 8), kernel=(3, 3)).make()
+    field = tensors["shift" if kind == "shifted" else "M"]
+    field[0, 0, :, 3, 3] = torch.nan
+    y, expected = run(tensors, backend="cpu"), run(tensors, backend="reference")
+    assert y.isnan().any()
+    torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4, equal_nan=True)

@@ -1,0 +1,168 @@
+"""What surrounds the kernels: who is chosen, torch.compile, torch.func, export, double backward, numba's absence."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import metricconv as mc
+from metricconv.ops import cpu, functional
+from ops.cases import Case
+
+pytest.importorskip("numba")
+from metricconv.ops.cpu import jit, launch, library
+
+
+def problem(**changes) -> functional.Problem:
+    tensors, _ = Case().make()
+    support = mc.TangentBall(mc.Randers(tensors["M"], tensors["omega"]), mc.stencils.onion(3))
+    arguments = {"input": tensors["input"], "support": support, "weight": tensors["weight"], "bias": None}
+    arguments |= {"stride": (1, 1), "padding": (1, 1), "groups": 1, "modulation": None, "padding_mode": "zeros"}
+    return functional.Problem(**arguments | changes)
+
+
+def test_auto_takes_the_kernels() -> None:
+    assert functional.choose_backend(problem()) is functional.BACKENDS["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("support", "reason"),
+    [
+        (mc.HeatBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(3)), "does not know HeatBall supports"),
+        (mc.GeodesicBall(mc.Riemannian.isotropic(2.0, 3), mc.stencils.onion(3, 3)), "geodesic balls in the plane"),
+    ],
+)
+def test_what_it_does_not_know_is_left_to_the_reference(support: mc.Support, reason: str) -> None:
+    other = problem(support=support)
+    assert functional.choose_backend(other) is functional.BACKENDS["reference"]
+    with pytest.raises(ValueError, match=reason):
+        functional.choose_backend(other, "cpu")
+
+
+def test_a_ball_of_its_centre_alone_is_left_to_the_reference() -> None:
+    ball = mc.GeodesicBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(1))
+    x, weight = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 1, 1)
+    torch.testing.assert_close(mc.support_conv(x, ball, weight), torch.nn.functional.conv2d(x, weight))
+
+
+def test_double_backward_is_refused_in_words() -> None:
+    tensors, run = Case(kernel=(1, 1), padding=0).make()
+    x = tensors["input"].requires_grad_()
+    (grad,) = torch.autograd.grad(run(tensors, backend="cpu").square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match='backend="reference"'):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable"])
+def test_compiles_to_one_graph(kind: str) -> None:
+    case = Case(kind, channels=(2, 2), kernel=(3, 3), modulated=kind == "deformable")
+    tensors, run = case.make()
+    rays = mc.supports.geodesic.Rays.of(mc.stencils.square_onion((3, 3)))
+
+    def geodesic(t: dict[str, torch.Tensor]) -> torch.Tensor:
+        ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), rays)
+        return mc.support_conv(t["input"], ball, t["weight"], t["bias"], padding=1, backend="cpu")
+
+    call = geodesic if kind == "geodesic" else lambda t: run(t, backend="cpu")
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    y, z = compiled(leaves), call(leaves)
+    torch.testing.assert_close(y, z)
+    for a, b in zip(*(torch.autograd.grad(t.sum(), list(leaves.values())) for t in (y, z)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_layer_compiles_with_the_default_compiler() -> None:
+    layer = mc.nn.MetricConv2d(4, 4, 3, padding=1, backend="cpu")
+    x = torch.randn(1, 4, 6, 6)
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))
+
+
+def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
+    calls: list[tuple] = []
+    forward = library.support_conv
+    monkeypatch.setattr(library, "support_conv", lambda *args: calls.append(args) or forward(*args))
+    run(tensors, backend="cpu")
+    args = [a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[0]]
+    args[4] = args[4].detach()  # the stencil is not learnt
+    torch.library.opcheck(forward, args)
+    fixed = [a.detach() if isinstance(a, torch.Tensor) else a for a in args[:-2]]
+    backward = torch.ops.metricconv.support_conv_cpu_backward.default
+    torch.library.opcheck(backward, (*fixed, torch.randn(2, 2, 1, 3, 4), [True] * 4))
+
+
+def test_function_transforms_take_the_reference() -> None:
+    tensors, run = Case().make()
+    jacobian = torch.func.jacrev(lambda weight: run(tensors | {"weight": weight}))(tensors["weight"])
+    assert jacobian.shape == (2, 4, 5, 4, 4, 6, 3, 3)
+    _, slope = torch.func.jvp(lambda x: run(tensors | {"input": x}), (tensors["input"],), (tensors["input"],))
+    assert slope.shape == (2, 4, 5, 4)
+    with pytest.raises(ValueError, match="derivatives of autograd's backward alone"):
+        torch.func.grad(lambda x: run(tensors | {"input": x}, backend="cpu").sum())(tensors["input"])
+
+
+def test_an_exported_graph_holds_no_kernel() -> None:
+    layer = mc.nn.MetricConv2d(2, 2, 3, padding=1).eval()
+    program = torch.export.export(layer, (torch.randn(1, 2, 6, 6),))
+    assert "metricconv" not in str(program.graph)
+
+
+def test_absent_numba_the_reference_serves_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_INSTALLED", False)
+    tensors, run = Case().make()
+    assert torch.equal(run(tensors), run(tensors, backend="reference"))
+    assert functional.choose_backend(problem()) is functional.BACKENDS["reference"]
+    with pytest.raises(ValueError, match=r"numba is not installed \(pip install 'metricconv\[cpu\]'\)"):
+        run(tensors, backend="cpu")
+
+
+def test_a_numba_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert "numba cannot be imported (import of numba halted" in str(cpu.absence())
+    tensors, run = Case().make()
+    assert torch.equal(run(tensors), run(tensors, backend="reference"))
+
+
+def test_importing_the_library_does_not_import_numba() -> None:
+    script = "import sys, metricconv; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": "src"}).returncode == 0
+
+
+def test_without_a_blas_many_channels_are_computed_plane_by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, run = Case(channels=(16, 4)).make()
+    expected = run(tensors, backend="cpu")
+    monkeypatch.setattr(launch, "gemm_address", lambda dtype: 0)
+    torch.testing.assert_close(run(tensors, backend="cpu"), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_machine_code_is_kept_where_something_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    home, blocked = tmp_path / "home", tmp_path / "file"
+    blocked.write_text("a file, in which no folder can be made")
+    monkeypatch.setattr(jit, "__file__", str(blocked / "jit.py"))  # an installation that cannot be written
+    monkeypatch.setattr(jit._CONFIG, "CACHE_DIR", str(blocked))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    folder = jit.cache_folder.__wrapped__()
+    assert folder is not None and folder.parent == home / "metricconv" and folder.is_dir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert jit.cache_folder.__wrapped__() is None
+
+
+def test_a_kernel_compiles_without_a_place_to_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "cache_folder", lambda: None)
+    assert jit.compiled(lambda n: n + 1)(1) == 2
+
+
+@pytest.mark.slow
+def test_processes_that_start_at_once_from_nothing_do_not_disturb_each_other(tmp_path) -> None:
+    script = (
+        "import torch, metricconv as mc; torch.manual_seed(0); x, w = torch.randn(1, 2, 8, 8), torch.randn(2, 2, 3, 3);"
+        "y = mc.support_conv(x, mc.Grid(3, spacing=0.7), w, padding=1, backend='cpu');"
+        "z = mc.support_conv(x, mc.Grid(3, spacing=0.7), w, padding=1, backend='reference');"
+        "torch.testing.assert_close(y, z, atol=1e-5, rtol=1e-5)"
+    )
+    environment = {**os.environ, "PYTHONPATH": "src", "NUMBA_CACHE_DIR": str(tmp_path)}
+    started = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(3)]
+    assert [process.wait(timeout=300) for process in started] == [0, 0, 0]

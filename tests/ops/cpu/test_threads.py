@@ -1,0 +1,71 @@
+"""Bit for bit the same, however often and on however many threads; and from several threads at once."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ops.cases import Case, outcome
+
+pytest.importorskip("numba")
+CASES = {
+    "few channels": Case(channels=(2, 3), batch=2, size=(40, 41), modulated=True),
+    "many channels": Case(channels=(16, 12), batch=2, size=(40, 41), modulated=True),
+    "each channel": Case(channels=(16, 16), groups=16, batch=1, size=(40, 41)),
+    "many images": Case(channels=(8, 4), batch=20, size=(9, 8), radius=6.0),
+    "geodesics": Case("geodesic", channels=(1, 1), batch=1, size=(40, 41)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_same_bits_on_every_number_of_threads(name: str) -> None:
+    tensors, run = CASES[name].make()
+    found = []
+    for threads in (1, 2, 4, 2, 4):
+        torch.set_num_threads(threads)
+        found.append(outcome(run, tensors, backend="cpu"))
+    for other in found[1:]:
+        for key, value in found[0].items():
+            assert torch.equal(value, other[key]), key
+
+
+def test_two_callers_at_once_find_what_one_does() -> None:
+    tensors, run = CASES["many channels"].make()
+    torch.set_num_threads(2)
+    expected, found = outcome(run, tensors, backend="cpu"), {}
+    callers = [
+        threading.Thread(target=lambda n=n: found.update({n: outcome(run, tensors, backend="cpu")})) for n in range(3)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for n in range(3):
+        for key, value in expected.items():
+            assert torch.equal(value, found[n][key]), key
+
+
+def test_an_error_in_a_part_reaches_the_caller() -> None:
+    from metricconv.ops.cpu.threads import share
+
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        share(lambda n: 1 // n, [1, 2, 0, 3])
+
+
+def test_without_openmp_threads_of_python_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metricconv.ops.cpu import threads
+
+    monkeypatch.setattr(threads, "_openmp", lambda: None)
+    torch.set_num_threads(3)
+    done: list[int] = []
+    threads.share(done.append, range(50))
+    assert sorted(done) == list(range(50))
