@@ -194,8 +194,7 @@ def gallery(script: Path) -> None:
     module.main(folder=DOCS / "gallery")
     picture = DOCS / "gallery" / f"{script.stem}.png"
     drawn = Image.open(picture).convert("RGB")
-    left, top, right, bottom = ImageOps.invert(drawn).getbbox() or (0, 0, *drawn.size)
-    shrink(drawn.crop((left - 4, top - 4, right + 4, bottom + 4)), picture)
+    shrink(ImageOps.expand(drawn.crop(ImageOps.invert(drawn).getbbox()), 5, "white"), picture)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -207,9 +206,9 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shrink(image: Image.Image, path: Path) -> None:
-    """Write an image with 128 colours, which a picture of this kind does not need more of."""
+    """Write an image with 256 colours, which a picture of this kind does not need more of."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The documentation builds without a warning, asks nothing of other machines, and does what it prints."""
 
+import doctest
 import importlib.util
 import re
 import shlex
@@ -79,6 +80,15 @@ def test_docstrings_of_the_site_have_no_markup_left(site):
     for page in (site / "api").glob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert "<em>" not in text and "<blockquote>" not in text and "\\_" not in text, page.name
+
+
+def test_docstrings_are_rewritten_as_their_own_doctest_says():
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("docstrings", DOCS / "_docstrings.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
 
 
 def test_every_public_name_has_its_place_in_the_api_pages():
