@@ -8,12 +8,13 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint install-images install-test clean
+.PHONY: help demo test lint docs install-images install-test install-docs clean
 
 help:
 	@echo "make demo   install into $(VENV), run the demonstration"
 	@echo "make test   install into $(VENV), lint, run the tests"
 	@echo "make lint   ruff check, ruff format --check, mypy"
+	@echo "make docs   install into $(VENV), build the documentation into outputs/site"
 	@echo "make clean  remove $(VENV), caches and builds"
 
 demo: install-images
@@ -28,8 +29,14 @@ lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# mkdocs-material prints the news of its successor unless it is told not to.
+docs: install-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open outputs/site/index.html, or with a search: $(BIN)/python -m http.server --directory outputs/site"
+
 install-images: $(VENV)/.images-installed
 install-test: $(VENV)/.test-installed
+install-docs: $(VENV)/.docs-installed
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -39,11 +46,16 @@ $(VENV)/.images-installed: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(PIP_INSTALL) --editable ".[images]"
 	@touch $@
 
-# The test extra contains the images extra: both stamps hold afterwards.
+$(VENV)/.docs-installed: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing metricconv[docs] into $(VENV)"
+	@$(PIP_INSTALL) --editable ".[docs]"
+	@touch $@
+
+# The test extra contains the two others: all stamps hold afterwards.
 $(VENV)/.test-installed: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "installing metricconv[test] into $(VENV): a few minutes the first time"
 	@$(PIP_INSTALL) --editable ".[test]"
-	@touch $@ $(VENV)/.images-installed
+	@touch $@ $(VENV)/.images-installed $(VENV)/.docs-installed
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

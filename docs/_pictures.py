@@ -1,0 +1,215 @@
+"""Draw the pictures of these pages, from what comes with scikit-image: ``python docs/_pictures.py``.
+
+Those of the gallery are what the scripts in examples/ write, made smaller.
+"""
+
+import importlib.util
+import io
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import skimage
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image, ImageOps
+
+import metricconv as mc
+from metricconv import viz
+from metricconv.viz import canvas
+from metricconv.viz.balls import draw_ball
+
+DOCS = Path(__file__).parent
+EXAMPLES = DOCS.parent / "examples"
+
+CAMERA = skimage.transform.resize(skimage.data.camera()[40:296, 130:386], (128, 128), anti_aliasing=True)
+CLEAN = torch.from_numpy(CAMERA)[None, None]
+NOISY = CLEAN + 0.1 * torch.randn(CLEAN.shape, generator=torch.Generator().manual_seed(0))
+# Where balls are drawn: 6 × 6 pixels around the head.
+PART = [(y, x) for y in np.linspace(9, 63, 6) for x in np.linspace(35, 89, 6)]
+VIEW = {"xlim": (29.5, 94.5), "ylim": (68.5, 3.5)}
+
+gradient, edge = mc.metrics.gradient_metric, mc.metrics.edge_metric
+READINGS = {
+    "gradient": partial(gradient, scale=1.5),
+    "edge": edge,
+    "structure": mc.metrics.structure_metric,
+}
+
+
+def main() -> None:
+    """Draw all pictures anew."""
+    rows: dict[str, Callable[[], Figure]] = {
+        "metrics": metrics,
+        "stencils": stencils,
+        "parametrisations": parametrisations,
+        "padding": padding,
+        "ball": ball,
+        "samples": samples,
+        "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
+        "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
+        "eps_omega": lambda: over_image("ε_ω", (1.0, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps, scale=1.5)),
+        "scale": lambda: over_image(
+            "scale", (None, 1.0, 2.0), lambda scale: gradient(NOISY, 0.1, 10, scale=scale), NOISY
+        ),
+        "metric": lambda: over_image("metric", READINGS, lambda name: READINGS[name](CLEAN, iota=0.07, alpha=10)),
+    }
+    for name, draw in rows.items():
+        save(draw(), DOCS / "pictures" / f"{name}.png")
+    save(supports(), DOCS / "supports.png")
+    for script in sorted(EXAMPLES.glob("*.py")):
+        gallery(script)
+
+
+def metrics() -> Figure:
+    """Draw one ball of each kind of metric."""
+    identity = torch.tensor([1.0, 0.0, 1.0]).view(1, 1, 3, 1, 1)
+    drift = torch.tensor([0.0, -0.6]).view(1, 1, 2, 1, 1)
+    along = torch.tensor([0.5, 1.0]).view(1, 1, 2, 1, 1)
+    needle = mc.Riemannian.needle(along, 1.6, 0.5)
+    wind = torch.tensor([0.25, 0.75]).view(1, 1, 2, 1, 1)
+    balls = {
+        "round: M = I": mc.Riemannian(identity),
+        "Riemannian: any M > 0": needle,
+        "Randers: M = I, ω to the left": mc.Randers(identity, drift),
+        "Randers: any M, ω": mc.Randers.from_zermelo(needle, wind),
+    }
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), layout="constrained")
+    for ax, (name, metric) in zip(axes, balls.items(), strict=True):
+        one_ball(ax, metric, mc.stencils.onion(5), reach=2.6)
+        ax.set_title(name, fontsize=10)
+    return figure
+
+
+def stencils() -> Figure:
+    """Draw the three samplings of one ball."""
+    along = torch.tensor([-0.4, 1.0]).view(1, 1, 2, 1, 1)
+    metric = mc.Riemannian.needle(along, 1.7, 1.0)
+    named = {
+        "polar(5): 5 radii × 5 angles": mc.stencils.polar(5),
+        "onion(5): rings of 8, 16 samples": mc.stencils.onion(5),
+        "square_onion(5): the 5 × 5 grid, bent": mc.stencils.square_onion(5),
+    }
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+    for ax, (name, stencil) in zip(axes, named.items(), strict=True):
+        one_ball(ax, metric, stencil, reach=2.4)
+        ax.set_title(name, fontsize=10)
+    return figure
+
+
+def supports() -> Figure:
+    """Draw the supports of one pixel side by side."""
+    camera = skimage.transform.resize(skimage.data.camera(), (256, 256), anti_aliasing=True)
+    figure, axes = plt.subplots(1, 6, figsize=(11, 2.1), layout="constrained")
+    viz.plot_supports(camera, (64, 132), axes=list(axes))
+    return figure
+
+
+def parametrisations() -> Figure:
+    """Draw the balls of the same random numbers by each parametrisation."""
+    kinds: dict[str, mc.metrics.Parametrisation] = {
+        "cholesky, 5 numbers": mc.metrics.Cholesky(),
+        "spectral6, 6 numbers": mc.metrics.Spectral6(),
+        "spectral7, 7 numbers": mc.metrics.Spectral7(),
+        "spectral7, ε_ω = 1": mc.metrics.Spectral7(eps_omega=1),
+    }
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
+    for ax, (name, kind) in zip(axes, kinds.items(), strict=True):
+        noise = torch.randn(1, 1, kind.channels, 40, 40, generator=torch.Generator().manual_seed(0))
+        metric = kind(kind.identity().view(1, 1, -1, 1, 1) + noise)
+        viz.plot_unit_balls(metric, None, points=5, axes=ax)
+        ax.set_title(name, fontsize=10)
+    return figure
+
+
+def padding() -> Figure:
+    """Filter the same corner with each padding mode."""
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), layout="constrained")
+    for ax, mode in zip(axes, ("zeros", "border", "reflect", "circular"), strict=True):
+        filtered = mc.filters.box_filter(CAMERA, 11, padding_mode=mode)
+        ax.imshow(filtered[:64, 64:], cmap="gray", vmin=0, vmax=1)
+        ax.set(xticks=[], yticks=[])
+        ax.set_title(mode, fontsize=10)
+    return figure
+
+
+def ball() -> Figure:
+    """Draw both balls of a metric, over the clean image."""
+    metric = edge(CLEAN, 0.02, 10)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
+    for ax, kind in zip(axes, ("tangent", "geodesic"), strict=False):
+        viz.plot_unit_balls(metric, CAMERA, PART, kind, axes=ax).set(title=f"{kind} balls", **VIEW)
+    viz.plot_metric_field(metric, CAMERA, "size", axes=axes[2]).set(title="their metric", **VIEW)
+    return figure
+
+
+def samples() -> Figure:
+    """Filter with more and more samples of the same balls."""
+    metric = partial(edge, iota=0.02, alpha=20, scale=1.5)
+    figure, axes = plt.subplots(1, 4, figsize=(11, 3.0), layout="constrained")
+    for ax, k in zip(axes, (3, 5, 11, 21), strict=True):
+        filtered = mc.filters.geodesic_filter(NOISY[0, 0].numpy(), k, metric)
+        psnr = skimage.metrics.peak_signal_noise_ratio(CAMERA, filtered, data_range=1)
+        ax.imshow(filtered, cmap="gray", vmin=0, vmax=1)
+        ax.set(xticks=[], yticks=[])
+        ax.set_title(f"k = {k}: {psnr:.1f} dB", fontsize=10)
+    return figure
+
+
+def over_image(
+    name: str, values: Iterable[Any], metric: Callable[[Any], mc.Metric], image: torch.Tensor = CLEAN
+) -> Figure:
+    """Draw the tangent balls of a metric with one of its knobs at several values."""
+    values = list(values)
+    figure, axes = plt.subplots(1, len(values), figsize=(10, 3.6), layout="constrained")
+    for ax, value in zip(axes, values, strict=True):
+        viz.plot_unit_balls(metric(value), image.clamp(0, 1), PART, axes=ax).set(title=f"{name} = {value}", **VIEW)
+    return figure
+
+
+def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: float) -> None:
+    """Draw the ball of a constant metric around the origin, with its samples."""
+    constant = metric.map(lambda t: t.expand(*t.shape[:3], 9, 9))
+    (found,) = viz.unit_balls(constant, [(4, 4)], stencil=stencil)
+    draw_ball(ax, found, canvas.SKY, size=1.6)
+    ax.set(xlim=(4 - reach, 4 + reach), ylim=(4 + 0.75 * reach, 4 - 0.75 * reach), aspect="equal")
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_color("0.8")
+
+
+def gallery(script: Path) -> None:
+    """Run an example, and keep what it draws."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(folder=DOCS / "gallery")
+    picture = DOCS / "gallery" / f"{script.stem}.png"
+    drawn = Image.open(picture).convert("RGB")
+    shrink(ImageOps.expand(drawn.crop(ImageOps.invert(drawn).getbbox()), 5, "white"), picture)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as a small PNG."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100, bbox_inches="tight", pad_inches=0.05)
+    plt.close(figure)
+    shrink(Image.open(drawn).convert("RGB"), path)
+
+
+def shrink(image: Image.Image, path: Path) -> None:
+    """Write an image with 256 colours, which a picture of this kind does not need more of."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

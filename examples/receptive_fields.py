@@ -1,0 +1,42 @@
+"""See where a deep unit looks: the supports of all layers below it, composed, beside those of ordinary layers."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import skimage
+import torch
+from torch import nn
+
+import metricconv as mc
+from metricconv import viz
+
+
+def main(folder="outputs/examples", size=128, depth=6):
+    """Write receptive_fields.png and return how many pixels each unit sees."""
+    image = skimage.transform.resize(skimage.data.camera(), (size, size), anti_aliasing=True)
+    image = torch.tensor(image).float()[None, None]
+
+    # No training: all layers look along the structures of the image itself, over balls as large as the 5 × 5 grid.
+    metric = mc.metrics.structure_metric(image, iota=0.15, alpha=30)
+    layers = [mc.nn.MetricConv2d(1, 1, 5, padding=2, padding_mode="reflect", metric=metric) for _ in range(depth)]
+    net = nn.Sequential(*layers)
+
+    points = [(0.25, 0.26), (0.55, 0.33), (0.71, 0.6)]
+    points = [(int(y * size), int(x * size)) for y, x in points]
+    figure, axes = plt.subplots(1, len(points), figsize=(11, 3.9), layout="constrained")
+    spread = []
+    for ax, (y, x) in zip(axes, points, strict=True):
+        viz.plot_receptive_field(net, image, (y, x), axes=ax).set_title(f"a unit of layer {depth} at ({y}, {x})")
+        ax.plot(x, y, "o", color="white", markeredgecolor="black", markersize=4)
+        view = 0.25 * size
+        ax.set(xlim=(x - view, x + view), ylim=(y + view, y - view))
+        field = viz.receptive_field(net, image, (y, x))
+        spread.append(float(1 / field.square().sum()))  # in pixels, as if it were even
+    figure.supxlabel("solid: half and nine tenths of what the unit sees; dashed: of ordinary convolutions", fontsize=9)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    figure.savefig(Path(folder) / "receptive_fields.png")
+    return spread
+
+
+if __name__ == "__main__":
+    print(main())

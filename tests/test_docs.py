@@ -1,0 +1,182 @@
+"""The documentation builds without a warning, asks nothing of other machines, and does what it prints."""
+
+import doctest
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import metricconv as mc
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+# Commands that wait, fetch or need a GPU: their options are checked, and that is all.
+_NOT_RUN = ("explore", "reproduce", "bench")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs is not installed: pip install 'metricconv[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+class _References(HTMLParser):
+    """Collects what a page loads by itself, and what it links to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        elif tag in ("img", "script", "iframe") and given.get("src"):
+            self.loaded.append(given["src"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload") and given.get("href"):
+            self.loaded.append(given["href"])
+
+
+def test_site_builds_strict_and_asks_nothing_of_other_machines(site):
+    pages = {path: _References(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    assert len(pages) > len(PAGES) - 1
+    for path, page in pages.items():
+        assert not [url for url in page.loaded if re.match(r"(https?:)?//", url)], path
+        for url in page.loaded + page.links:
+            target = url.split("#")[0].split("?")[0]
+            if target and path.name != "404.html" and not re.match(r"https?:|mailto:", target):
+                assert (path.parent / target).exists(), f"{path.name} refers to {url}"
+
+
+def test_site_shows_every_table_of_results_and_benchmarks(site):
+    text = "".join((site / f"{name}.html").read_text(encoding="utf-8") for name in ("reproduction", "benchmarks"))
+    assert text.count("<table>") >= sum(len(list((ROOT / name).rglob("*.md"))) for name in ("results", "benchmarks"))
+    assert "all of results" not in text and "all of benchmarks" not in text
+
+
+def test_docstrings_of_the_site_have_no_markup_left(site):
+    for page in (site / "api").glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "<em>" not in text and "<blockquote>" not in text and "\\_" not in text, page.name
+
+
+def test_docstrings_are_rewritten_as_their_own_doctest_says():
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("docstrings", DOCS / "_docstrings.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
+
+
+def test_every_public_name_has_its_place_in_the_api_pages():
+    shown = set(re.findall(r"^::: metricconv\.(\S+)", "\n".join(p.read_text() for p in PAGES), re.MULTILINE))
+    names = {name.rpartition(".")[2] for name in shown}
+    aside = {"PARAMETRISATIONS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # told in words
+    public = {*mc.__all__, *mc.metrics.__all__, *mc.nn.__all__, *mc.ops.__all__, *mc.supports.__all__} - aside
+    modules = {name for name in public if type(getattr(mc, name, None)).__name__ == "module"}
+    viz = pytest.importorskip("metricconv.viz")
+    assert not ((public | set(viz.__all__)) - modules - names)
+
+
+def _with_snippets() -> list[object]:
+    """Return the pages with snippets; exporting takes long, and tests/nn/test_export.py does it by the same call."""
+    pages = [page for page in PAGES if _blocks(page, "python")]
+    return [pytest.param(page, marks=pytest.mark.slow) if page.stem == "export" else page for page in pages]
+
+
+@pytest.mark.parametrize("page", _with_snippets(), ids=_name)
+def test_snippets_of_a_page_run(page, tmp_path, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    blocks = _blocks(page, "python")
+    for module in ("onnxscript", "onnxruntime") if page.stem == "export" else ("dask",):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, _name(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [*(p for p in PAGES if _blocks(p, "console")), ROOT / "README.md"], ids=_name)
+def test_commands_of_a_page_work_as_printed(page, tmp_path, monkeypatch):
+    cli = pytest.importorskip("metricconv.cli.app")
+    monkeypatch.chdir(tmp_path)
+    _pictures(tmp_path)
+    lines = [line for block in _blocks(page, "console") for line in block.splitlines()]
+    assert lines and all(line.startswith("$ ") for line in lines)
+    for line in lines:
+        program, *arguments = shlex.split(line[2:], comments=True)
+        if program == "python":
+            assert (ROOT / arguments[0]).exists()
+        elif program == "metricconv" and arguments[0] in _NOT_RUN:
+            _parses(*arguments)
+        elif program == "metricconv":
+            assert cli.run(arguments) == 0, line
+        else:
+            assert program == "pip" and _extras(line) <= _extras_known(), line
+
+
+def _pictures(folder: Path) -> None:
+    """Write the pictures that commands name."""
+    numpy, skimage = pytest.importorskip("numpy"), pytest.importorskip("skimage")
+    zarr = pytest.importorskip("zarr")
+    grey = skimage.data.camera()[96:120, 256:280]
+    skimage.io.imsave(folder / "photo.png", grey)
+    skimage.io.imsave(folder / "big.tif", grey.astype(numpy.float32) / 255)
+    zarr.create_array(folder / "big.zarr", data=grey.astype(numpy.float32) / 255, chunks=(16, 16))
+
+
+def _parses(name: str, *arguments: str) -> None:
+    """Check a command's options without running it."""
+    import typer
+
+    from metricconv.cli.app import app
+
+    commands = typer.main.get_command(app).commands
+    if name == "reproduce" and "--help" not in arguments:
+        from metricconv.experiments.denoising.commands import app as denoising
+
+        commands, (name, *arguments) = typer.main.get_command(denoising).commands, arguments
+    assert name in commands
+    if "--help" not in arguments:
+        commands[name].make_context(name, list(arguments))
+
+
+def _extras(line: str) -> set[str]:
+    found = re.search(r"\[(.*?)\]", line)
+    return set(found[1].split(",")) if found else set()
+
+
+def _extras_known() -> set[str]:
+    import tomllib
+
+    return set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_every_picture_is_used_and_every_example_is_shown():
+    text = "".join(page.read_text(encoding="utf-8") for page in [*PAGES, ROOT / "README.md"])
+    assert not [path.name for path in DOCS.rglob("*.png") if path.name not in text]
+    assert all(f'--8<-- "examples/{path.name}"' in text for path in (ROOT / "examples").glob("*.py"))
