@@ -41,5 +41,6 @@ def _table(path: Path) -> str:
     if not text.startswith("#"):
         text = f"# {path.stem}\n\n{text}"
     text = re.sub(r"^(#+ )", r"##\1", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]+\.(?:csv|md)\)", r"\1", text)  # files that the site has not
     here = path.parent.relative_to(ROOT).as_posix()
     return re.sub(r"\]\((?!https?:|#)([^)]+\.png)\)", rf"]({here}/\1)", text)

@@ -62,8 +62,10 @@ def backend_report() -> BackendReport:
 
 
 # Ratios are those of the tables in benchmarks/.
-_TRITON = "fused kernels for CUDA devices; on an H200, forward + backward, 8 to 59 times as fast as the reference there"
-_CPU = "compiled kernels for CPUs, times as fast as the reference"
+_TRITON = (
+    "fused kernels for CUDA devices; on an H200, forward + backward in float32, 3 to 59 times as fast as the reference"
+)
+_CPU = "kernels for CPUs, compiled by numba on the first call and kept for later processes"
 _REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
 
 
