@@ -21,16 +21,7 @@ class Readable(griffe.Extension):
 
 
 def readable(text: str) -> str:
-    """Return a docstring with its doctests fenced and the signs of its prose escaped.
-
-    >>> print(readable("Take x (B, *out) to ``y_1``.\\n\\n>>> 1 + 1\\n2"))
-    Take x (B, \\*out) to ``y_1``.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    """
+    """Return a docstring with its doctests fenced and the signs of its prose escaped."""
     return "\n\n".join(map(_block, re.split(r"\n[ ]*\n", text)))
 
 

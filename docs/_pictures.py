@@ -206,9 +206,11 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shrink(image: Image.Image, path: Path) -> None:
-    """Write an image with 256 colours, which a picture of this kind does not need more of."""
+    """Write an image, with 256 colours if it is large: few lose much by that."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.save(path, optimize=True)
+    if path.stat().st_size > 2**16:
+        image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":
