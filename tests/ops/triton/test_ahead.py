@@ -7,7 +7,7 @@ from ops.cases import Case
 
 pytest.importorskip("triton")
 
-from metricconv.ops.triton import tiles
+from metricconv.ops.triton import launch, tiles
 from ops.triton.ahead import build, launches_of
 
 # Bytes that a program may have at most, by capability.
@@ -41,13 +41,17 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_kernels_fit_a_small_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("many channels", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("deterministic", "ieee")],
+)
+def test_kernels_fit_a_small_gpu(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "roomy", lambda device: False)
+    monkeypatch.setattr(launch, "_precision", lambda x: precision)
     case, deterministic = SMALL[name]
     torch.use_deterministic_algorithms(deterministic)
     try:
         launches = launches_of(case)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert all(build(*launch, 89).metadata.shared <= SHARED_MEMORY[89] for launch in launches)
+    assert all(build(*caught, 89).metadata.shared <= SHARED_MEMORY[89] for caught in launches)

@@ -196,7 +196,8 @@ def _window(call: Call) -> tuple[str, bool]:
     """
     shape, how = call.shape(), tiles.contraction(call.channels())
     exact = call.x.dtype == torch.float32 and _precision(call.x) == "ieee"
-    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact)
+    roomy = tiles.roomy(call.x.device)
+    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact, roomy)
     return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
 
 

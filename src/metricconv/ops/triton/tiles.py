@@ -48,13 +48,14 @@ def contraction(channels: Channels) -> str:
 NO_WINDOW = {"WINDOW": "no", "WB": 1, "WH": 1, "WW": 1, "TILES": 1}
 
 
-def window(how: str, shape: Shape, padding_mode: str, size: int, exact: bool) -> str:
+def window(how: str, shape: Shape, padding_mode: str, size: int, exact: bool, roomy: bool) -> str:
     """Return over what the image's gradient is summed in registers (see window.py): "image", "patch" or "no".
 
     Whole images of up to 256 pixels (64 where products are exact float32, or channel by channel: building the weights
-    then costs more than adding in memory); patches of larger ones where a product is cheap, in half precision.
+    then costs more than adding in memory; or where float32 weights of so many would not fit); patches of larger ones
+    where a product is cheap, in half precision.
     """
-    largest = 256 if how == "dot" and not exact else 64
+    largest = 256 if how == "dot" and not exact and (size == 2 or roomy) else 64
     if how != "sum" and padding_mode == "zeros" and power_of_2(shape.height) * power_of_2(shape.width) <= largest:
         return "image"
     return "patch" if how == "dot" and size == 2 else "no"
@@ -130,7 +131,8 @@ def backward_data(
     if how == "dot" and size == 2 and height * width <= 64:
         sizes |= {"BK": _block(channels.span, 16, 128), "num_warps": 8 if moves else 4}
     elif how == "dot" and height * width > 64:
-        sizes |= {"BM": 128, "num_warps": 8} if (moves and roomy) or size == 4 else {}
+        large = roomy if size == 2 else not moves
+        sizes |= {"BM": 128, "num_warps": 8} if large and (moves or size == 4) else {"num_warps": 8 if moves else 4}
     images = max(sizes["BM"] // (height * width), 1)
     steps = math.ceil(images * shape.out_height * shape.out_width / sizes["BM"])
     return {**sizes, "TW": 0, "WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
