@@ -144,7 +144,8 @@ def _taps(table: bytes, dtype: np.dtype, kind: str, dim: int) -> np.ndarray:
         taps[:, DIRECTION], taps[:, LENGTH] = numbers[:, dim + 1 :].T
     elif kind == "ball":
         # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
-        _, taps[:, DIRECTION] = np.unique(numbers[:, :dim].round(6), axis=0, return_inverse=True)
+        _, first, same = np.unique(numbers[:, :dim].round(6), axis=0, return_index=True, return_inverse=True)
+        taps[:, DIRECTION] = first[same]
     return taps[np.argsort(taps[:, DIRECTION], kind="stable")]
 
 
@@ -164,13 +165,15 @@ def with_ring(call: Call, rows: bool = False) -> Tensor:
     """
     x = call.x
     if rows:
-        image = x.new_zeros((x.shape[0], *call.ringed, x.shape[1])).movedim(-1, 1)
+        image = x.new_empty((x.shape[0], *call.ringed, x.shape[1])).movedim(-1, 1)
     else:
-        image = x.new_zeros((*x.shape[:2], *call.ringed))
+        image = x.new_empty((*x.shape[:2], *call.ringed))
     _inside(call, image).copy_(x)
-    if call.padding_mode != "zeros":
-        for axis in _ringed_axes(call):
-            for side, source in _sides(call, image, axis):
+    for axis in _ringed_axes(call):
+        for side, source in _sides(call, image, axis):
+            if call.padding_mode == "zeros":
+                image.select(axis, side).zero_()
+            else:
                 image.select(axis, side).copy_(image.select(axis, source))
     return image
 

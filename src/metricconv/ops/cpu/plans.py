@@ -99,7 +99,9 @@ class Rows:
 
     def _ordered(self) -> Tensor:
         """Return the weights in the order of taps; [1, P, C] where each channel has its own."""
-        weight = self.call.weight.flatten(2)[:, :, self.order]  # [C_out, C/groups, P]
+        weight = self.call.weight.flatten(2)  # [C_out, C/groups, P]
+        if not torch.equal(self.order, torch.arange(len(self.order))):
+            weight = weight[:, :, self.order]
         if self.layout.each:
             return weight.permute(1, 2, 0).contiguous()
         return weight.unflatten(0, (self.call.groups, -1)).permute(0, 3, 2, 1).flatten(1, 2).contiguous()

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 from .jit import compiled, inner
 
 
+@functools.cache
 def gemm_address(dtype: torch.dtype) -> int:
     """Return where the BLAS's product of matrices of a dtype starts, 0 where it cannot be found."""
     name = {torch.float32: "sgemm_", torch.float64: "dgemm_"}[dtype]
