@@ -29,9 +29,9 @@ class Metric(ABC):
 
     def __post_init__(self) -> None:
         tensors = {name: _checks.floating(value, name) for name, value in self.tensors().items()}
-        dim = next(iter(tensors.values())).dim() - 3
         shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-        if dim < 1 or any(len(shape) != dim + 3 for shape in shapes.values()):
+        axes = {len(shape) for shape in shapes.values()}
+        if len(axes) > 1 or min(axes) < 4:
             raise ValueError(f"a metric's tensors must be (B, G, n, *spatial) with as many axes each, got {shapes}")
         dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors.values()), torch.float32)
         first, *others = fields = [shape[:2] + shape[3:] for shape in shapes.values()]
@@ -160,10 +160,10 @@ class Metric(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that make the metric, by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def _any(self) -> Tensor:
-        return next(iter(self.tensors().values()))
+        return getattr(self, next(iter(self.__dataclass_fields__)))
 
 
 def _keep_axis(index: Any, size: int) -> Any:

@@ -119,26 +119,37 @@ class Parametrisation(ABC):
         """Return the raw numbers (channels,) of a silent head: zeros, where the paper's experiments start."""
         return torch.zeros(self.channels, device="cpu")
 
-    def __call__(self, raw: Tensor) -> Metric:
-        """Return the metric of raw numbers (B, G, channels, *spatial), in one kernel where an engine has it."""
+    def __call__(
+        self, raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None, radius: float = 1
+    ) -> Metric:
+        """Return the metric of raw numbers, in one kernel where an engine has it.
+
+        Args:
+            raw: (B, G, channels, *spatial).
+            start: (channels,), what is added to them.
+            gain: one number, what they are multiplied with before that.
+            radius: the unit balls are made so many times as large.
+        """
         if not torch.compiler.is_compiling():  # a compiler fuses the formulas by itself
             for fused in FUSED:
-                metric = fused(self, raw)
+                metric = fused(self, raw, start, gain, radius)
                 if metric is not None:
                     return metric
-        return self.formula(raw)
+        return self.formula(raw, start, gain, radius)
 
-    def formula(self, raw: Tensor) -> Randers | Riemannian:
-        """Return the metric of raw numbers in plain PyTorch, with derivatives of any order."""
+    def formula(
+        self, raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None, radius: float = 1
+    ) -> Randers | Riemannian:
+        """Return the same in plain PyTorch, with derivatives of any order."""
         _checks.floating(raw, "raw")
         if raw.dim() != self.dim + 3 or raw.shape[2] != self.channels:
             spatial = f"{self.dim} spatial {'axis' if self.dim == 1 else 'axes'}"
             raise ValueError(f"`raw` must be (B, G, {self.channels}, *spatial), {spatial}, got {tuple(raw.shape)}")
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32)).clamp(-_SATURATION, _SATURATION)
+        raw = affine(raw, start, gain).clamp(-_SATURATION, _SATURATION)
         M = self.matrix(raw[:, :, : self.matrix_channels])
-        if not self._drift_channels:
-            return Riemannian(M)
-        return Randers(M, self._drift(M, raw[:, :, self.matrix_channels :]))
+        drift = self._drift(M, raw[:, :, self.matrix_channels :]) if self._drift_channels else None
+        metric = Riemannian(M) if drift is None else Randers(M, drift)
+        return metric if radius == 1 else metric.scaled(radius)
 
     @property
     def _drift_channels(self) -> int:
@@ -362,13 +373,21 @@ class Spectral7(Spectral):
 
 
 # Engines that turn raw numbers into a metric in one kernel; each returns None for what it does not compute.
-FUSED: list[Callable[[Parametrisation, Tensor], Metric | None]] = []
+FUSED: list[Callable[[Parametrisation, Tensor, Tensor | None, Tensor | None, float], Metric | None]] = []
 
 PARAMETRISATIONS: dict[str, type[Parametrisation]] = {
     "cholesky": Cholesky,
     "spectral6": Spectral6,
     "spectral7": Spectral7,
 }
+
+
+def affine(raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None) -> Tensor:
+    """Return start + gain·raw for raw (B, G, n, *spatial) and start (n,), in float32 or wider."""
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    if gain is not None:
+        raw = raw * gain.to(raw.dtype)
+    return raw if start is None else raw + start.to(raw).view(-1, *(1,) * (raw.dim() - 3))
 
 
 def _magnitude(raw: Tensor) -> Tensor:

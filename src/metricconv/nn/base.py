@@ -114,8 +114,8 @@ class AdaptiveConv(nn.Module, ABC):
         )
 
     @abstractmethod
-    def make_support(self, numbers: Tensor) -> Support:
-        """Turn raw numbers (B, G, n, *out), float32 or wider, into a support."""
+    def make_support(self, predicted: Tensor) -> Support:
+        """Turn what the head predicted, (B, G, n, *out), into a support, by ``identity + geometry_gain · it``."""
 
     def reset_parameters(self) -> None:
         """Draw weights and bias anew (a fixed kernel is the mean) and set the head to zero."""
@@ -136,13 +136,10 @@ class AdaptiveConv(nn.Module, ABC):
         """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
         assert self.head is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
-        wide = torch.promote_types(predicted.dtype, torch.float32)
-        gain = self.geometry_gain.to(wide)
-        identity = self.identity.to(predicted.device, wide).view(-1, *(1,) * self.dim)
-        count = len(self.identity)
-        numbers = torch.addcmul(identity, predicted[:, :, :count].to(wide), gain)
-        modulation = 2 * (predicted[:, :, count:] * gain).sigmoid() if self.modulation else None
-        return self.make_support(numbers), modulation
+        if not self.modulation:
+            return self.make_support(predicted), None
+        predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
+        return self.make_support(predicted), 2 * (modulation * self.geometry_gain).sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""

@@ -71,12 +71,11 @@ class MetricConv(AdaptiveConv):
             raise ValueError("`modulation` (=True) is predicted beside the metric: it cannot go with a given `metric`")
         self.follow_weights()
 
-    def make_support(self, numbers: Tensor) -> TangentBall | GeodesicBall:
+    def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:
         """Return the unit balls of the predicted metric."""
         assert self.parametrisation is not None
         read = self.parametrisation.formula if self.backend == "reference" else self.parametrisation
-        metric = read(numbers)
-        return self._balls(metric if self.radius == 1 else metric.scaled(self.radius))
+        return self._balls(read(predicted, self.identity, self.geometry_gain, self.radius))
 
     def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return the unit balls at each output pixel, and the modulation if there is one."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..metrics.parametrise import affine
 from ..supports import Deformable, Dilated, Shifted
 from .base import AdaptiveConv
 
@@ -22,8 +23,9 @@ class DeformableConv2d(AdaptiveConv):
         super().__init__(*args, **options)
         self.add_head(torch.zeros(2 * math.prod(self.kernel_size), device="cpu"))
 
-    def make_support(self, numbers: Tensor) -> Deformable:
+    def make_support(self, predicted: Tensor) -> Deformable:
         """Read the numbers as displacements (y, x) of each sample."""
+        numbers = affine(predicted, gain=self.geometry_gain)
         return Deformable(numbers.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation)
 
 
@@ -36,9 +38,9 @@ class ShiftedConv2d(AdaptiveConv):
         super().__init__(*args, **options)
         self.add_head(torch.zeros(2, device="cpu"))
 
-    def make_support(self, numbers: Tensor) -> Shifted:
+    def make_support(self, predicted: Tensor) -> Shifted:
         """Read the numbers as the displacement (y, x) of the grid."""
-        return Shifted(numbers, self.kernel_size, self.dilation)
+        return Shifted(affine(predicted, gain=self.geometry_gain), self.kernel_size, self.dilation)
 
 
 class DilatedConv2d(AdaptiveConv):
@@ -50,6 +52,7 @@ class DilatedConv2d(AdaptiveConv):
         super().__init__(*args, **options)
         self.add_head(torch.tensor([math.log(math.e - 1)], device="cpu"))
 
-    def make_support(self, numbers: Tensor) -> Dilated:
+    def make_support(self, predicted: Tensor) -> Dilated:
         """Read the number as a positive scale."""
+        numbers = affine(predicted, self.identity, self.geometry_gain)
         return Dilated(torch.nn.functional.softplus(numbers), self.kernel_size, self.dilation)

@@ -76,16 +76,17 @@ def support_conv(
     _checks.instance_of(support, Support, "support")
     stride = _checks.tuple_of(stride, support.dim, "stride", minimum=1)
     padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
+    device = _checks.floating(input, "input").device.type
+    autocast = device != "meta" and torch.is_autocast_enabled(device)
+    if autocast and input.dtype != torch.float64:  # the engines give all but the geometry the input's dtype
+        input = input.to(torch.get_autocast_dtype(device))
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
     check(problem)
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
-    device = input.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return choose_backend(problem, backend).run(problem)
-    problem = _cast(problem, torch.get_autocast_dtype(device))
-    with torch.autocast(device, enabled=False):
-        return choose_backend(problem, backend).run(problem)
+    engine = choose_backend(problem, backend)
+    with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
+        return engine.run(problem)
 
 
 def metric_conv(
@@ -214,13 +215,6 @@ def _groups(input: Tensor, weight: Tensor) -> int:
 def _availability(problem: Problem) -> str:
     states = {name: backend.refusal(problem) for name, backend in BACKENDS.items()}
     return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
-
-
-def _cast(problem: Problem, dtype: torch.dtype) -> Problem:
-    """Give autocast's dtype to all but the geometry; double precision stays, as everywhere under autocast."""
-    tensors = {name: getattr(problem, name) for name in ("input", "weight", "bias", "modulation")}
-    cast = {name: t.to(dtype) for name, t in tensors.items() if t is not None and t.dtype != torch.float64}
-    return dataclasses.replace(problem, **cast)
 
 
 def _check_finite(problem: Problem) -> None:

@@ -18,12 +18,17 @@ def check_parametrisation(parametrisation: Parametrisation, device: str = "cpu")
     raw = torch.randn(2, 3, 5, 7, parametrisation.channels, device=device).movedim(-1, 2)  # channels last
     raw[0, 0, :, 0, :4] = torch.tensor([0.0, 1e30, -3e38, 1e-40], device=device)
     plain, fused = raw.clone().requires_grad_(), raw.detach().requires_grad_()
-    metric, found = parametrisation.formula(plain), parametrise(parametrisation, fused)
+    moved = (parametrisation.identity().to(device), torch.tensor(0.7, device=device), 2.5)
+    metric, found = parametrisation.formula(plain, *moved), parametrise(parametrisation, fused, *moved)
     assert found is not None and type(found) is type(metric)
     for name, tensor in metric.tensors().items():
         torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-4, atol=1e-5)
     gradients = [torch.randn_like(t) for t in metric.tensors().values()]
     (expected,) = torch.autograd.grad(list(metric.tensors().values()), plain, gradients)
     (gradient,) = torch.autograd.grad(list(found.tensors().values()), fused, gradients)
-    assert torch.isfinite(gradient).all()
+    assert torch.isfinite(gradient).all() and gradient.stride() == fused.stride()
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
+    bare, found = parametrisation.formula(raw), parametrise(parametrisation, raw, None, None, 1)
+    assert found is not None
+    for name, tensor in bare.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ Triton is imported when the first problem arrives that the engine could compute,
 """
 
 import dataclasses
+import functools
 import os
 import weakref
 from typing import Any
@@ -90,7 +91,7 @@ def _convolve(
     """Launch the kernels of a kind, whose fields are (B, G, …, *out) or broadcast to it."""
     from . import library
 
-    x, weight, modulation = problem.input, problem.weight.to(problem.input.dtype), problem.modulation
+    x, weight, modulation = problem.input, problem.weight, problem.modulation
     support, dim = problem.support, problem.support.dim
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
     fields = {name: t.to(x.device).expand(batch, groups, *t.shape[2:-dim], *out) for name, t in fields.items()}
@@ -112,7 +113,7 @@ def _convolve(
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = library.support_conv(
         x.contiguous(memory_format=torch.channels_last),
-        weight.contiguous(memory_format=torch.channels_last),
+        weight,
         modulation,
         next((t for name, t in fields.items() if name != "omega"), None),
         fields.get("omega"),
@@ -121,7 +122,7 @@ def _convolve(
         *(list(value) for value in numbers.values()),
         problem.groups,
         problem.padding_mode,
-        None if problem.bias is None else problem.bias.to(x.dtype),
+        problem.bias,
         channels_last,
     )
     return y.squeeze(2) if dim == 1 else y
@@ -138,13 +139,15 @@ def _no_geodesics(ball: GeodesicBall) -> str | None:
     return None
 
 
-def parametrise(parametrisation: Parametrisation, raw: Tensor) -> Metric | None:
+def parametrise(
+    parametrisation: Parametrisation, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
+) -> Metric | None:
     """Return the metric of raw numbers by one kernel, or None where there is no kernel for it."""
     if _missing(raw) is not None:
         return None
     from .parametrise import parametrise as fused
 
-    return fused(parametrisation, raw)
+    return fused(parametrisation, raw, start, gain, radius)
 
 
 FUSED.append(parametrise)
@@ -154,13 +157,20 @@ def _missing(x: Tensor) -> str | None:
     """Return what the kernels lack to run where ``x`` is, or None."""
     if x.device.type != "cuda" and not (_INTERPRETED and x.device.type == "cpu"):
         return f"its kernels need a CUDA device, `input` is on {x.device}"
-    if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
-        return f"its kernels need compute capability 8.0, {x.device} has {torch.cuda.get_device_capability(x.device)}"
+    return _absence(x.device) if torch.compiler.is_compiling() else _known_absence(x.device)
+
+
+def _absence(device: torch.device) -> str | None:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return f"its kernels need compute capability 8.0, {device} has {torch.cuda.get_device_capability(device)}"
     try:
         import triton  # noqa: F401
     except ImportError as error:
         return f"triton cannot be imported ({error})"
     return None
+
+
+_known_absence = functools.cache(_absence)  # which a compiler cannot look into
 
 
 def _table(stencil: Stencil, device: torch.device) -> Tensor:

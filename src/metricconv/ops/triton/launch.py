@@ -138,7 +138,7 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
         name = ("forward", bias is None, channels_last)
         launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
         with on_device(call.x):
-            launch(**call.tensors(), weight=_by_tap(call.weight), bias=bias, out=out)
+            launch(**call.tensors(), weight=_by_tap(call), bias=bias, out=out)
     return out
 
 
@@ -288,7 +288,7 @@ def _launch_backward_data(
     launch(
         **call.tensors(),
         grad_out=grad,
-        weight=_by_tap(call.weight),
+        weight=_by_tap(call),
         grad_x=None if image is None else image.sums,
         strays=None if image is None else image.strays,
         scale=None if image is None else image.scale,
@@ -330,7 +330,7 @@ def _launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tens
     new = torch.zeros if adds else torch.empty
     sums = new((1 if adds else parts, outs, *kernel, ins_per_group), dtype=torch.float32, device=call.x.device)
     moved = _Room(call, rivals).make()
-    launch(**call.tensors(), grad_out=grad, weight=_by_tap(call.weight), grad_weight=sums, **moved)
+    launch(**call.tensors(), grad_out=grad, weight=_by_tap(call), grad_weight=sums, **moved)
     total = sums[0] if len(sums) == 1 else sums.sum(0)
     return total.to(call.weight.dtype).permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
 
@@ -383,9 +383,12 @@ def _as_multiplication(divisor: int) -> tuple[int, int]:
     return -(-(1 << 31 + shift) // divisor), shift
 
 
-def _by_tap(weight: Tensor) -> Tensor:
-    """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups): no copy where they are channels_last."""
-    return weight.permute(0, 2, 3, 1).contiguous()
+def _by_tap(call: Call) -> Tensor:
+    """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
+    weight = call.weight.permute(0, 2, 3, 1)
+    if weight.dtype == call.x.dtype and weight.is_contiguous():
+        return weight
+    return torch.empty(weight.shape, dtype=call.x.dtype, device=weight.device).copy_(weight)
 
 
 def _strides(field: Tensor | None) -> Strides:

@@ -19,6 +19,7 @@ from .library import refuse
 from .shortcut import first_derivative, shortcut
 
 _BLOCK = 256
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MATRIX_NUMBERS = {"cholesky": 3, "spectral6": 4, "spectral7": 5}
 
 SATURATION = tl.constexpr(_SATURATION)
@@ -28,17 +29,20 @@ EIGENVALUE_FLOOR = tl.constexpr(_EIGENVALUE_FLOOR)
 SQUARED_NORM_FLOOR = tl.constexpr(_SQUARED_NORM_FLOOR)
 
 
-def parametrise(parametrisation: Parametrisation, raw: Tensor) -> Metric | None:
-    """Return the metric of raw numbers (B, G, n, H, W), or None where no kernel computes it."""
+def parametrise(
+    parametrisation: Parametrisation, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
+) -> Metric | None:
+    """Return the metric of numbers start + gain·raw, raw (B, G, n, H, W), or None where no kernel computes it."""
     kind = _kind(parametrisation)
-    if kind is None or raw.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if kind is None or raw.dtype not in _DTYPES or any(t is not None and t.requires_grad for t in (start, gain)):
         return None
     if isinstance(parametrisation, Spectral7):
         low, high = parametrisation.s_min, parametrisation.s_max
     else:
         low = high = parametrisation.eps_L  # type: ignore[attr-defined]
     drifts = parametrisation.eps_omega < 1
-    M, omega = _forward(raw, kind, low, high, parametrisation.max_asymmetry, parametrisation.detach_factor, drifts)
+    asymmetry, detached = parametrisation.max_asymmetry, parametrisation.detach_factor
+    M, omega = _forward(raw, start, gain, kind, low, high, asymmetry, float(radius), detached, drifts)
     return Randers(M, omega) if drifts else Riemannian(M)
 
 
@@ -50,12 +54,18 @@ def _kind(parametrisation: Parametrisation) -> str | None:
 
 
 @triton.jit
-def saturated(pointer, live):
-    """Load a raw number; return it bounded, and 1 where it was inside the bounds (its derivative)."""
-    raw = tl.load(pointer, live, other=0.0).to(tl.float32)
-    bounded = tl.minimum(tl.maximum(raw, -SATURATION), SATURATION)
+def saturated(raw, start, gain, n, r_n, live):
+    """Load number n of a pixel, moved; return it bounded, and its derivative, 0 outside the bounds."""
+    moved = tl.load(raw + n * r_n, live, other=0.0).to(tl.float32)
+    slope = 1.0
+    if gain is not None:
+        slope = tl.load(gain).to(tl.float32)
+        moved *= slope
+    if start is not None:
+        moved += tl.load(start + n).to(tl.float32)
+    bounded = tl.minimum(tl.maximum(moved, -SATURATION), SATURATION)
     # As torch's clamp: NaN stays NaN, and a number on the bound still has its slope.
-    return tl.where(raw == raw, bounded, raw), tl.where(bounded == raw, 1.0, 0.0)
+    return tl.where(moved == moved, bounded, moved), tl.where(bounded == moved, slope, 0.0)
 
 
 @triton.jit
@@ -74,7 +84,7 @@ def tanh(x):
 
 @triton.jit
 def forward_kernel(
-    raw, M, omega, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry,
+    raw, start, gain, M, omega, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry, radius,
     KIND: tl.constexpr, FIRST: tl.constexpr, DRIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write M (B, G, 3, H, W) and ω (B, G, 2, H, W) for a block of pixels of one image and group."""
@@ -82,9 +92,9 @@ def forward_kernel(
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     live = pixel < pixels
     at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
-    a, _ = saturated(at, live)
-    b, _ = saturated(at + r_n, live)
-    c, _ = saturated(at + 2 * r_n, live)
+    a, _ = saturated(at, start, gain, 0, r_n, live)
+    b, _ = saturated(at, start, gain, 1, r_n, live)
+    c, _ = saturated(at, start, gain, 2, r_n, live)
     if KIND == "cholesky":
         a, _ = magnitude(a)
         c, _ = magnitude(c)
@@ -93,7 +103,7 @@ def forward_kernel(
         floor = TRACE_FLOOR * (a * a + b * b + c * c)
         yy, yx, xx = a * a + floor, a * b, b * b + c * c + floor
     else:
-        d, _ = saturated(at + 3 * r_n, live)
+        d, _ = saturated(at, start, gain, 3, r_n, live)
         if KIND == "spectral6":
             one, _ = magnitude(c)
             two, _ = magnitude(d)
@@ -101,7 +111,7 @@ def forward_kernel(
             one += low + floor
             two += low + floor
         else:
-            s, _ = saturated(at + 4 * r_n, live)
+            s, _ = saturated(at, start, gain, 4, r_n, live)
             scale = low + (high - low) * tl.sigmoid(s)
             one = scale * (EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * tl.sigmoid(c))
             two = scale * (EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * tl.sigmoid(d))
@@ -110,15 +120,16 @@ def forward_kernel(
         turn = half * (a * a - b * b) / square
         yy, yx, xx = mean + turn, half * 2 * a * b / square, mean - turn
     to = M + image * 3 * pixels + pixel
-    tl.store(to, yy, live)
-    tl.store(to + pixels, yx, live)
-    tl.store(to + 2 * pixels, xx, live)
+    shrink = 1 / radius
+    tl.store(to, yy * shrink * shrink, live)
+    tl.store(to + pixels, yx * shrink * shrink, live)
+    tl.store(to + 2 * pixels, xx * shrink * shrink, live)
     if DRIFT:
-        y, _ = saturated(at + FIRST * r_n, live)
-        x, _ = saturated(at + (FIRST + 1) * r_n, live)
+        y, _ = saturated(at, start, gain, FIRST, r_n, live)
+        x, _ = saturated(at, start, gain, FIRST + 1, r_n, live)
         rest = x - yx / yy * y
         norm = tl.sqrt(y * y / yy + rest * rest / (xx - yx / yy * yx) + SQUARED_NORM_FLOOR)
-        factor = asymmetry * tanh(norm / 2) / norm
+        factor = asymmetry * tanh(norm / 2) / norm * shrink
         to = omega + image * 2 * pixels + pixel
         tl.store(to, factor * y, live)
         tl.store(to + pixels, factor * x, live)
@@ -126,19 +137,20 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    raw, grad_M, grad_omega, grad, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry,
-    KIND: tl.constexpr, FIRST: tl.constexpr, NUMBERS: tl.constexpr, DRIFT: tl.constexpr, DETACHED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    raw, start, gain, grad_M, grad_omega, grad, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry,
+    radius, g_b, g_g, g_n, g_y, g_x, KIND: tl.constexpr, FIRST: tl.constexpr, DRIFT: tl.constexpr,
+    DETACHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the raw numbers, (B, G, n, H, W), computing the metric again on the way."""
     image = tl.program_id(0).to(tl.int64)
     pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     live = pixel < pixels
     at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
-    to = grad + image * NUMBERS * pixels + pixel
-    a, in_a = saturated(at, live)
-    b, in_b = saturated(at + r_n, live)
-    c, in_c = saturated(at + 2 * r_n, live)
+    to = grad + image // groups * g_b + image % groups * g_g + pixel // width * g_y + pixel % width * g_x
+    shrink = 1 / radius
+    a, in_a = saturated(at, start, gain, 0, r_n, live)
+    b, in_b = saturated(at, start, gain, 1, r_n, live)
+    c, in_c = saturated(at, start, gain, 2, r_n, live)
     if KIND == "cholesky":
         a, slope = magnitude(a)
         in_a *= slope
@@ -149,7 +161,7 @@ def backward_kernel(
         floor = TRACE_FLOOR * (a * a + b * b + c * c)
         yy, yx, xx = a * a + floor, a * b, b * b + c * c + floor
     else:
-        d, in_d = saturated(at + 3 * r_n, live)
+        d, in_d = saturated(at, start, gain, 3, r_n, live)
         if KIND == "spectral6":
             one, slope = magnitude(c)
             in_c *= slope
@@ -159,7 +171,7 @@ def backward_kernel(
             one += low + floor
             two += low + floor
         else:
-            s, in_s = saturated(at + 4 * r_n, live)
+            s, in_s = saturated(at, start, gain, 4, r_n, live)
             unit_s, unit_c, unit_d = tl.sigmoid(s), tl.sigmoid(c), tl.sigmoid(d)
             scale = low + (high - low) * unit_s
             shape_c = EIGENVALUE_FLOOR + 2 * (1 - EIGENVALUE_FLOOR) * unit_c
@@ -172,15 +184,15 @@ def backward_kernel(
         yy, yx, xx = mean + turn, half * 2 * cos * sin, mean - turn
 
     given = grad_M + image * 3 * pixels + pixel
-    g_yy = tl.load(given, live, other=0.0)
-    g_yx = tl.load(given + pixels, live, other=0.0)
-    g_xx = tl.load(given + 2 * pixels, live, other=0.0)
+    g_yy = tl.load(given, live, other=0.0) * shrink * shrink
+    g_yx = tl.load(given + pixels, live, other=0.0) * shrink * shrink
+    g_xx = tl.load(given + 2 * pixels, live, other=0.0) * shrink * shrink
     if DRIFT:
         given = grad_omega + image * 2 * pixels + pixel
-        g_y = tl.load(given, live, other=0.0)
-        g_x = tl.load(given + pixels, live, other=0.0)
-        y, in_y = saturated(at + FIRST * r_n, live)
-        x, in_x = saturated(at + (FIRST + 1) * r_n, live)
+        g_y = tl.load(given, live, other=0.0) * shrink
+        g_x = tl.load(given + pixels, live, other=0.0) * shrink
+        y, in_y = saturated(at, start, gain, FIRST, r_n, live)
+        x, in_x = saturated(at, start, gain, FIRST + 1, r_n, live)
         rest = x - yx / yy * y
         schur = xx - yx / yy * yx
         norm = tl.sqrt(y * y / yy + rest * rest / schur + SQUARED_NORM_FLOOR)
@@ -198,14 +210,14 @@ def backward_kernel(
             g_yy -= pull * raised_y * raised_y
             g_yx -= 2 * pull * raised_y * raised_x
             g_xx -= pull * raised_x * raised_x
-        tl.store(to + FIRST * pixels, in_y * moved_y, live)
-        tl.store(to + (FIRST + 1) * pixels, in_x * moved_x, live)
+        tl.store(to + FIRST * g_n, in_y * moved_y, live)
+        tl.store(to + (FIRST + 1) * g_n, in_x * moved_x, live)
 
     if KIND == "cholesky":
         floor = TRACE_FLOOR * (g_yy + g_xx)
         tl.store(to, in_a * (2 * a * (g_yy + floor) + b * g_yx), live)
-        tl.store(to + pixels, in_b * (a * g_yx + 2 * b * (g_xx + floor)), live)
-        tl.store(to + 2 * pixels, in_c * 2 * c * (g_xx + floor), live)
+        tl.store(to + g_n, in_b * (a * g_yx + 2 * b * (g_xx + floor)), live)
+        tl.store(to + 2 * g_n, in_c * 2 * c * (g_xx + floor), live)
     else:
         g_mean = g_yy + g_xx
         g_half = (g_yy - g_xx) * (cos * cos - sin * sin) + g_yx * 2 * cos * sin
@@ -213,28 +225,37 @@ def backward_kernel(
         g_sin = 2 * half * (g_yx * cos - (g_yy - g_xx) * sin)
         radial = g_cos * cos + g_sin * sin
         tl.store(to, in_a * (g_cos - cos * radial) / length, live)
-        tl.store(to + pixels, in_b * (g_sin - sin * radial) / length, live)
+        tl.store(to + g_n, in_b * (g_sin - sin * radial) / length, live)
         g_one, g_two = (g_mean + g_half) / 2, (g_mean - g_half) / 2
         if KIND == "spectral6":
             floor = TRACE_FLOOR * (g_one + g_two)
-            tl.store(to + 2 * pixels, in_c * (g_one + floor), live)
-            tl.store(to + 3 * pixels, in_d * (g_two + floor), live)
+            tl.store(to + 2 * g_n, in_c * (g_one + floor), live)
+            tl.store(to + 3 * g_n, in_d * (g_two + floor), live)
         else:
             span = 2 * (1 - EIGENVALUE_FLOOR) * scale
-            tl.store(to + 2 * pixels, in_c * g_one * span * unit_c * (1 - unit_c), live)
-            tl.store(to + 3 * pixels, in_d * g_two * span * unit_d * (1 - unit_d), live)
+            tl.store(to + 2 * g_n, in_c * g_one * span * unit_c * (1 - unit_c), live)
+            tl.store(to + 3 * g_n, in_d * g_two * span * unit_d * (1 - unit_d), live)
             g_scale = g_one * shape_c + g_two * shape_d
-            tl.store(to + 4 * pixels, in_s * g_scale * (high - low) * unit_s * (1 - unit_s), live)
+            tl.store(to + 4 * g_n, in_s * g_scale * (high - low) * unit_s * (1 - unit_s), live)
 
 
 def _compute(
-    raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool
+    raw: Tensor,
+    start: Tensor | None,
+    gain: Tensor | None,
+    kind: str,
+    low: float,
+    high: float,
+    asymmetry: float,
+    radius: float,
+    detached: bool,
+    drifts: bool,
 ) -> tuple[Tensor, Tensor]:
     M, omega = _empty_outputs(raw, drifts)
     if raw.numel():
-        launch = _launch(forward_kernel, raw.shape, raw.stride(), kind, low, high, asymmetry, drifts)
+        launch = _launch(forward_kernel, raw.shape, raw.stride(), kind, low, high, asymmetry, radius, drifts)
         with on_device(raw):
-            launch(raw=raw, M=M, omega=omega)
+            launch(raw=raw, start=start, gain=gain, M=M, omega=omega)
     return M, omega
 
 
@@ -247,6 +268,7 @@ def _launch(
     low: float,
     high: float,
     asymmetry: float,
+    radius: float,
     drifts: bool,
     **more: Any,
 ) -> Launch:
@@ -261,6 +283,7 @@ def _launch(
         low=low,
         high=high,
         asymmetry=asymmetry,
+        radius=radius,
         KIND=kind,
         FIRST=_MATRIX_NUMBERS[kind],
         DRIFT=drifts,
@@ -273,8 +296,8 @@ _forward_operator = torch.library.custom_op("metricconv::parametrise", _compute,
 
 
 @_forward_operator.register_fake
-def _(raw: Tensor, kind: str, low: float, high: float, asymmetry: float, detached: bool, drifts: bool) -> Any:
-    return _empty_outputs(raw, drifts)
+def _(raw: Tensor, *numbers: Any) -> Any:
+    return _empty_outputs(raw, numbers[-1])
 
 
 def _empty_outputs(raw: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
@@ -285,22 +308,27 @@ def _empty_outputs(raw: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
 
 def _compute_backward(
     raw: Tensor,
+    start: Tensor | None,
+    gain: Tensor | None,
     grad_M: Tensor,
     grad_omega: Tensor,
     kind: str,
     low: float,
     high: float,
     asymmetry: float,
+    radius: float,
     detached: bool,
     drifts: bool,
 ) -> Tensor:
-    grad = torch.empty(raw.shape, dtype=torch.float32, device=raw.device)
+    grad = torch.empty_like(raw)
     if raw.numel():
-        sizes = (raw.shape, raw.stride(), kind, low, high, asymmetry, drifts)
-        launch = _launch(backward_kernel, *sizes, NUMBERS=raw.shape[2], DETACHED=detached)
+        strides = dict(zip(("g_b", "g_g", "g_n", "g_y", "g_x"), grad.stride(), strict=True))
+        sizes = (raw.shape, raw.stride(), kind, low, high, asymmetry, radius, drifts)
+        launch = _launch(backward_kernel, *sizes, DETACHED=detached, **strides)
         with on_device(raw):
-            launch(raw=raw, grad_M=grad_M.contiguous(), grad_omega=grad_omega.contiguous(), grad=grad)
-    return grad.to(raw.dtype)
+            tensors = {"grad_M": grad_M.contiguous(), "grad_omega": grad_omega.contiguous()}
+            launch(raw=raw, start=start, gain=gain, **tensors, grad=grad)
+    return grad
 
 
 _backward_operator = torch.library.custom_op("metricconv::parametrise_backward", _compute_backward, mutates_args=())
@@ -308,16 +336,16 @@ _backward_operator = torch.library.custom_op("metricconv::parametrise_backward",
 
 @_backward_operator.register_fake
 def _(raw: Tensor, *_: Any) -> Tensor:
-    return torch.empty(raw.shape, dtype=raw.dtype, device=raw.device)
+    return torch.empty_like(raw)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(inputs[0])
-    ctx.numbers = inputs[1:]
+    ctx.save_for_backward(*inputs[:3])
+    ctx.numbers = inputs[3:]
 
 
 def _differentiate(ctx: Any, grad_M: Tensor, grad_omega: Tensor) -> tuple[Any, ...]:
-    return _backward(ctx.saved_tensors[0], grad_M, grad_omega, *ctx.numbers), *[None] * 6
+    return _backward(*ctx.saved_tensors, grad_M, grad_omega, *ctx.numbers), *[None] * 9
 
 
 _forward_operator.register_autograd(_differentiate, setup_context=_keep)
