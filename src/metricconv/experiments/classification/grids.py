@@ -18,6 +18,7 @@ SHORT = {"recipe": "onecycle", "epochs": 6, "batch": 128, "holdout": 5000}
 # What is tried on the metric network beside its usual form.
 VARIANTS: dict[str, dict[str, Any]] = {
     "Riemannian": {"method": "metric-riemann"},
+    "geodesic balls": {"method": "metric-geodesic"},
     "four metrics a layer": {"metric_groups": 4},
     "little drift": {"eps_omega": 0.9},
     "much drift": {"eps_omega": 0.1},
