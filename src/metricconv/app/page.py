@@ -133,7 +133,9 @@ def _knobs(model: nn.Module | None) -> dict[str, Any]:
         found["checkpoint"] = gr.File(
             label="checkpoint", file_types=[".pt", ".pth", ".ckpt"], height=130, elem_id="checkpoint"
         )
-        found["layer"] = gr.Dropdown(["", *names], value=names[0] if names else "", label="layer, or none")
+        found["layer"] = gr.Dropdown(
+            ["", *names], value=names[0] if names else "", label="layer, or none", elem_id="layer"
+        )
         found["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
     return found
 
