@@ -9,6 +9,7 @@ from torch import nn
 from ..cli import images
 from ..cli.errors import UserError
 from ..nn import adaptive_layers
+from ..ops import backend_report
 from . import draw
 from .answers import KNOBS, Answers
 from .networks import load_network
@@ -62,7 +63,7 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
 
 def launch(
     port: int = 7860,
-    checkpoint: str | None = None,
+    checkpoint: str | Path | None = None,
     browser: bool = True,
     *,
     model: nn.Module | None = None,
@@ -82,6 +83,9 @@ def launch(
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         model = load_network(path)
+    missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
+    if missing is not None:
+        print(f"note: pictures are filtered slowly, as {missing}", flush=True)
     page = build(model)
     page.launch(
         server_name=HOST,

@@ -61,7 +61,8 @@ def compare_command(
 ) -> None:
     """Denoise a picture with every filter: a table, and a picture of all.
 
-    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls.
+    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls;
+    unless given, they suit noise of σ = 0.1.
 
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
