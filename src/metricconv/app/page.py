@@ -1,5 +1,6 @@
 """The page itself, in gradio: what is where, and what follows from a click."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ def launch(
     missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
     if missing is not None:
         print(f"note: pictures are filtered slowly, as {missing}", flush=True)
+    if port and not _free(port):
+        raise UserError(f"port {port} is taken; choose another by --port, or 0 for any that is free")
     page = build(model)
     page.launch(
         server_name=HOST,
@@ -107,6 +110,11 @@ def launch(
     if block:
         page.block_thread()
     return page
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) != 0
 
 
 def _image(label: str, name: str) -> gr.Image:
