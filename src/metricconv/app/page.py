@@ -174,5 +174,6 @@ def _wire(
     bundled, file, checkpoint = knobs["bundled"], knobs["file"], knobs["checkpoint"]
     bundled.input(answers.choose, [bundled], [name, point, file], **quick).then(**see).then(**smooth)
     file.upload(answers.take, [file], [name, point], **quick).success(**see).then(**smooth)
-    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick).success(**see)
+    slow = {"show_progress": "minimal"}  # a network takes seconds to read, and to look at the picture
+    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick | slow).success(**see | slow)
     page.load(**see).then(**smooth)
