@@ -5,6 +5,7 @@ Those of the gallery are what the scripts in examples/ write, made smaller.
 
 import importlib.util
 import io
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from PIL import Image, ImageOps
 
 import metricconv as mc
 from metricconv import viz
+from metricconv.experiments import demo, geodesics
+from metricconv.experiments.photographs import photograph
 from metricconv.viz import canvas
 from metricconv.viz.balls import draw_ball
 
@@ -65,6 +68,8 @@ def main() -> None:
     for name, draw in rows.items():
         save(draw(), DOCS / "pictures" / f"{name}.png")
     save(supports(), DOCS / "supports.png")
+    save(geodesics.draw_balls(photograph("camera", 256)), DOCS / "balls.png")
+    comparison()
     for script in sorted(EXAMPLES.glob("*.py")):
         gallery(script)
 
@@ -183,6 +188,13 @@ def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: f
     ax.set(xlim=(4 - reach, 4 + reach), ylim=(4 + 0.75 * reach, 4 - 0.75 * reach), aspect="equal")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_color("0.8")
+
+
+def comparison() -> None:
+    """Run the demonstration, and keep its picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        demo.run(Path(folder))
+        shrink(Image.open(Path(folder) / "comparison.png").convert("RGB"), DOCS / "comparison.png")
 
 
 def gallery(script: Path) -> None:

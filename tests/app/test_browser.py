@@ -1,4 +1,4 @@
-"""The explorer in a real browser: load, click, move a knob, upload, a bad file; and no request to elsewhere."""
+"""The explorer in a real browser: clicks, knobs, files, networks, bad files; and no request to elsewhere."""
 
 import os
 import re
@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 
-import metricconv
+import metricconv as mc
+from layers import stir
 from metricconv.cli import images
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser")
@@ -23,8 +26,11 @@ PATIENCE = 60_000  # ms, on a busy machine
 
 @pytest.fixture(scope="module")
 def address():
-    command = [sys.executable, "-m", "metricconv", "explore", "--no-browser", "--port", "0"]
-    environment = os.environ | {"PYTHONPATH": str(Path(metricconv.__file__).parents[1])}
+    # conftest, as for the tests: it lets torchvision be imported
+    code = "from conftest import _TORCHVISION_SCHEMAS; from metricconv.cli import main; main()"
+    command = [sys.executable, "-c", code, "explore", "--no-browser", "--port", "0"]
+    paths = (Path(mc.__file__).parents[1], Path(__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as server:
         try:
@@ -111,6 +117,50 @@ def test_a_picture_can_be_dropped_and_noise_added(page, tmp_path):
     knob = page.locator("#noise input[type=range]")
     knob.click(position={"x": 0.4 * knob.bounding_box()["width"], "y": 4})
     page.wait_for_selector("#filtered >> text=/→ .* dB/")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    net = mc.convert(torchvision.models.resnet18(num_classes=7), ["layer2.1.conv2", "layer3.1.conv2"])
+    path = tmp_path_factory.mktemp("networks") / "trained.pt"
+    torch.save(stir(net).state_dict(), path)
+    return path
+
+
+def give_checkpoint(page, path):
+    if not page.is_visible("#checkpoint"):
+        page.click("text=a trained network")
+    page.set_input_files("#checkpoint input[type=file]", path)
+
+
+def test_balls_of_a_networks_layers_are_shown(page, checkpoint):
+    own, shown = source(page, "close"), source(page, "shown")
+    give_checkpoint(page, checkpoint)
+    changes(page, "close", own)
+    assert source(page, "shown") != shown
+    assert number(page, "layer") == "layer2.1.conv2"
+    first = source(page, "close")
+    page.click("#layer input")
+    page.click("[role=option] >> text=layer3.1.conv2")
+    changes(page, "close", first)
+    assert number(page, "layer") == "layer3.1.conv2"
+    second = source(page, "close")
+    page.click("#shown img", position={"x": 250, "y": 150})
+    changes(page, "close", second)
+
+
+def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    (tmp_path / "rubbish.ckpt").write_bytes(b"this is no checkpoint" * 10)
+    close = source(page, "close")
+    give_checkpoint(page, tmp_path / "rubbish.ckpt")
+    page.wait_for_selector("text=rubbish.ckpt: is not a checkpoint of tensors")
+    page.click("#checkpoint [aria-label='Clear']")
+    give_checkpoint(page, tmp_path / "other.pt")
+    page.wait_for_selector("text=other.pt: has no adaptive convolutions")
+    page.click("#shown img", position={"x": 200, "y": 200})
+    changes(page, "close", close)
+    assert float(number(page, "radius")) > 0
 
 
 def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):

@@ -11,6 +11,8 @@ from layers import stir
 from metricconv.app.networks import load_network
 from metricconv.app.studio import Look, Studio
 from metricconv.cli.errors import UserError
+from metricconv.experiments.classification import networks
+from metricconv.experiments.classification.setting import Setting
 
 
 def converted(to=mc.nn.MetricConv2d, **geometry):
@@ -49,6 +51,29 @@ def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
         assert torch.allclose(load_network(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
 
 
+@pytest.mark.parametrize(("method", "channels"), [("metric-randers", 3), ("deformable", 1)])
+def test_what_classify_has_trained_is_read(tmp_path, method, channels):
+    setting = Setting(method=method, layers="4")
+    net = stir(networks.build(setting, 7, channels)).eval()
+    networks.save_network(tmp_path / "network.pt", setting, 7, channels, net)
+    studio = Studio()
+    studio.uploads["small"] = torch.rand(32, 32, 3).numpy()
+    layer, *_ = studio.load(str(tmp_path / "network.pt"))
+    ((kind, ball),) = studio.balls(Look("small", layer=layer), (9, 9), str(tmp_path / "network.pt"))
+    assert layer == "layer4.0.conv1" and kind == ("fitted" if method == "deformable" else "tangent")
+    assert ball.samples.shape == (9, 2)
+    x = torch.rand(1, channels, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(load_network(tmp_path / "network.pt")(x), net(x), atol=1e-5)
+
+
+def test_a_standard_network_of_classify_has_no_balls(tmp_path):
+    setting = Setting(method="standard")
+    networks.save_network(tmp_path / "network.pt", setting, 7, 3, networks.build(setting, 7))
+    with pytest.raises(UserError, match="ordinary convolutions"):
+        load_network(tmp_path / "network.pt")
+
+
 def test_balls_of_a_layer_are_where_it_looks():
     studio = Studio(converted())
     studio.uploads["small"] = torch.rand(64, 64, 3).numpy()
@@ -74,6 +99,7 @@ class Harm:
     [
         (Harm(), "cannot|safely"),
         ([1, 2], "not a state dictionary"),
+        ({"setting": {"methd": "standard"}}, "cannot be built again"),
         ({"a.weight": torch.ones(2)}, "no adaptive convolutions"),
         ({"a.weight": torch.ones(2, 2, 3, 3), "a.head.weight": torch.ones(7, 2, 3, 3)}, "names are those of none of"),
     ],

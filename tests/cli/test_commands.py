@@ -14,7 +14,7 @@ import skimage
 import typer
 
 from metricconv import filters
-from metricconv.cli import images
+from metricconv.cli import doctor, images
 from metricconv.cli.app import run
 
 
@@ -133,6 +133,9 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["filter", "photo.png", "out.xyz"], ["cannot write .xyz"]),
         (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
         (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
+        (["filter", "photo.png", ".", "--force"], ["is a folder"]),
+        (["filter", "photo.png", "photo.png/out.png"], ["photo.png is not a folder that can be written to"]),
+        (["balls", "endless.npy"], ["not finite"]),
         (["balls", "photo.png", "--at", "3"], ["--at 3", "Y,X"]),
         (["balls", "photo.png", "--at", "36,3"], ["outside the image, which is 36 high and 48 wide"]),
         (["balls", "photo.png", "--ball", "square"], ["--ball square"]),
@@ -142,11 +145,15 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
 )
 def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys):
     np.save("other.npy", np.zeros((3, 3)))
+    np.save("endless.npy", np.full((9, 9), np.inf))
+    before = sorted(Path.cwd().iterdir())
     fails(arguments, capsys, *words)
+    assert sorted(Path.cwd().iterdir()) == before
 
 
 def test_a_wrong_option_is_exit_code_two(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
+    assert run(["filter", photo, "out.png", "-k", "100000"]) == 2
     assert run(["no-such-command"]) == 2
     capsys.readouterr()
 
@@ -198,10 +205,19 @@ def test_the_doctor_asks_the_engines_what_they_lack(monkeypatch, capsys):
         types.SimpleNamespace(name="fast", missing="a device [none]"),
         types.SimpleNamespace(name="slow", missing=None),
     ]
-    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines), raising=False)
+    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines))
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "no: a device [none]" in out and "slow" in out and "reference" not in out
+
+
+def test_the_doctor_tells_what_is_installed_and_cannot_be_imported(monkeypatch, capsys):
+    def broken(name):
+        raise RuntimeError(f"operator {name}::nms does not exist")
+
+    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    assert run(["doctor"]) == 0
+    assert "torchvision cannot be imported (operator" in " ".join(capsys.readouterr().out.split())
 
 
 def test_progress_is_asked_of_filters_that_tell_it(photo, monkeypatch):
@@ -260,6 +276,18 @@ def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
     sys.modules["metricconv.fake"].app.command("fail")(fail)
     assert run(["reproduce", "fail"]) == 1
     assert capsys.readouterr().err.strip() == "error: no data [here]"
+
+
+def test_a_torchvision_that_does_not_fit_is_one_line(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    def fail():
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake",))
+    experiments(monkeypatch, "metricconv.fake")
+    sys.modules["metricconv.fake"].app.command("fail")(fail)
+    fails(["reproduce", "fail"], capsys, "torchvision was built for another torch")
 
 
 @pytest.mark.parametrize("command", ["reproduce", "report"])

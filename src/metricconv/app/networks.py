@@ -1,13 +1,15 @@
 """A trained network from its checkpoint: tensors alone are read, never code.
 
-A checkpoint is a state dictionary, or what holds one under "state_dict", as Lightning's do. The architecture is found
-among torchvision's ResNets by the names of its tensors; which layers are adaptive, and of what kind, by their heads.
+A checkpoint is what ``metricconv reproduce classify`` keeps of a run; or a state dictionary, or what holds one under
+"state_dict", as Lightning's do. Of these, the architecture is found among torchvision's ResNets by the names of the
+tensors; which layers are adaptive, and of what kind, by their heads.
 What the tensors cannot tell may stand beside them: "select", as for ``metricconv.convert``, and "geometry", a
 dictionary of arguments of the layers. (Heads of five numbers are taken for the Cholesky parametrisation; a Riemannian
 "spectral7" has five too.)
 """
 
 import math
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from ..cli.errors import UserError
 from ..convert import convert
 from ..metrics import PARAMETRISATIONS
-from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d
+from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 _PREFIXES = ("net.", "model.", "module.", "network.")
@@ -32,6 +34,8 @@ def load_network(path: Path) -> nn.Module:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling fails in many ways, each with a page of advice
         raise UserError(f"{path.name}: is not a checkpoint of tensors that can be read safely") from error
+    if isinstance(loaded, dict) and isinstance(loaded.get("setting"), dict):
+        return _classifier(path)
     state = _state(loaded, path)
     heads = {key.removesuffix(".head.weight"): value for key, value in state.items() if key.endswith(".head.weight")}
     if not heads:
@@ -47,8 +51,22 @@ def load_network(path: Path) -> nn.Module:
         network = convert(network, select, to=kind, **geometry | options)
         network.load_state_dict(state)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path.name}: does not fit the network that its names tell ({error})") from error
+        raise UserError(f"{path.name}: does not fit the network that its names tell ({_brief(error)})") from error
     return network.eval()
+
+
+def _classifier(path: Path) -> nn.Module:
+    """Return a network as ``classify`` has trained it, which says itself how to build it."""
+    from ..experiments.classification import networks
+
+    _torchvision()
+    try:
+        _, network = networks.load_network(path)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path.name}: its network cannot be built again ({_brief(error)})") from error
+    if next(adaptive_layers(network), None) is None:
+        raise UserError(f"{path.name}: is a network of ordinary convolutions, whose supports are all alike")
+    return network
 
 
 def _state(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -65,20 +83,31 @@ def _state(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _architecture(names: set[str], state: dict[str, Tensor], path: Path) -> nn.Module:
-    try:
-        import torchvision
-    except (ImportError, RuntimeError):
-        raise UserError("networks need torchvision: pip install 'metricconv[experiments]'") from None
+    torchvision = _torchvision()
     for name in ARCHITECTURES:
         with torch.device("meta"):
             skeleton = torchvision.models.get_model(name)
         if set(skeleton.state_dict()) == names:
             network = torchvision.models.get_model(name, num_classes=len(state["fc.weight"]))
             stem = state["conv1.weight"].shape
-            if stem != network.conv1.weight.shape:  # as for the small images of CIFAR
+            if stem != network.conv1.weight.shape:  # as for the small images of CIFAR, which are not shrunk at once
                 network.conv1 = nn.Conv2d(stem[1], stem[0], stem[2], padding=stem[2] // 2, bias=False)
+                network.maxpool = nn.Identity()
             return network
     raise UserError(f"{path.name}: its names are those of none of {', '.join(ARCHITECTURES)}")
+
+
+def _torchvision() -> Any:
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):  # the latter where it was built for another torch
+        raise UserError("networks need torchvision: pip install 'metricconv[experiments]'") from None
+    return torchvision
+
+
+def _brief(error: Exception) -> str:
+    """Return the beginning of a message, in one line: torch names every tensor that does not fit."""
+    return textwrap.shorten(str(error), 200, placeholder=" …")
 
 
 def _kind(weight: Tensor, head: Tensor) -> tuple[type[AdaptiveConv], dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The page itself, in gradio: what is where, and what follows from a click."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from ..cli import images
 from ..cli.errors import UserError
 from ..nn import adaptive_layers
+from ..ops import backend_report
 from . import draw
 from .answers import KNOBS, Answers
 from .networks import load_network
@@ -62,7 +64,7 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
 
 def launch(
     port: int = 7860,
-    checkpoint: str | None = None,
+    checkpoint: str | Path | None = None,
     browser: bool = True,
     *,
     model: nn.Module | None = None,
@@ -82,6 +84,11 @@ def launch(
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         model = load_network(path)
+    missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
+    if missing is not None:
+        print(f"note: pictures are filtered slowly, as {missing}", flush=True)
+    if port and not _free(port):
+        raise UserError(f"port {port} is taken; choose another by --port, or 0 for any that is free")
     page = build(model)
     page.launch(
         server_name=HOST,
@@ -103,6 +110,11 @@ def launch(
     if block:
         page.block_thread()
     return page
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) != 0
 
 
 def _image(label: str, name: str) -> gr.Image:
@@ -133,7 +145,9 @@ def _knobs(model: nn.Module | None) -> dict[str, Any]:
         found["checkpoint"] = gr.File(
             label="checkpoint", file_types=[".pt", ".pth", ".ckpt"], height=130, elem_id="checkpoint"
         )
-        found["layer"] = gr.Dropdown(["", *names], value=names[0] if names else "", label="layer, or none")
+        found["layer"] = gr.Dropdown(
+            ["", *names], value=names[0] if names else "", label="layer, or none", elem_id="layer"
+        )
         found["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
     return found
 
@@ -160,5 +174,6 @@ def _wire(
     bundled, file, checkpoint = knobs["bundled"], knobs["file"], knobs["checkpoint"]
     bundled.input(answers.choose, [bundled], [name, point, file], **quick).then(**see).then(**smooth)
     file.upload(answers.take, [file], [name, point], **quick).success(**see).then(**smooth)
-    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick).success(**see)
+    slow = {"show_progress": "minimal"}  # a network takes seconds to read, and to look at the picture
+    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick | slow).success(**see | slow)
     page.load(**see).then(**smooth)

@@ -157,8 +157,9 @@ class Studio:
             if model not in self.models:
                 raise UserError("this network is no longer here; upload its checkpoint again")
             network = self.models[model].eval()
+            channels = next(p.shape[1] for p in network.parameters() if p.dim() == 4)
             with record_supports(network) as seen:
-                network(_normalised(self.noisy(look)))
+                network(_normalised(self.noisy(look), channels))
             return seen
 
         seen = self._once(("supports", model, *look.input), lambda: _no_grad(record))
@@ -260,9 +261,11 @@ def _field(image: NDArray[np.float32]) -> Tensor:
     return tensor[None, None] if tensor.dim() == 2 else tensor.movedim(-1, 0)[None]
 
 
-def _normalised(image: NDArray[np.float32]) -> Tensor:
+def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
+    """Return an image as a network of colour images expects it, or one of grey images."""
     x = _field(image).expand(1, 3, *image.shape[:2])
-    return (x - torch.tensor(_MEAN).view(1, 3, 1, 1)) / torch.tensor(_STD).view(1, 3, 1, 1)
+    x = (x - torch.tensor(_MEAN).view(1, 3, 1, 1)) / torch.tensor(_STD).view(1, 3, 1, 1)
+    return x.mean(1, keepdim=True) if channels == 1 else x
 
 
 def _no_grad(compute: Callable[[], Value]) -> Value:

@@ -31,7 +31,9 @@ def balls_command(
         Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-balls.png).")
     ] = None,
     ball: Annotated[str, typer.Option("--ball", help="tangent, geodesic, or both.")] = "both",
-    samples: Annotated[int, typer.Option("--samples", "-k", min=0, help="Draw k² samples a ball; 0 for none.")] = 0,
+    samples: Annotated[
+        int, typer.Option("--samples", "-k", min=0, max=99, help="Draw k² samples a ball; 0 for none.")
+    ] = 0,
     stencil: knobs.StencilOption = None,
     whole: Annotated[bool, typer.Option("--whole", help="Show the whole image, not just around the pixels.")] = False,
     metric: knobs.MetricOption = None,
@@ -63,6 +65,8 @@ def balls_command(
         raise UserError(f"{source}: is a volume; balls are drawn on images")
     points = None if not at else [_point(text, picture.spatial) for text in at]
     image = picture.floats()
+    if not np.isfinite(image).all():
+        raise UserError(f"{source}: holds numbers that are not finite")
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(f"drawing {target}"):

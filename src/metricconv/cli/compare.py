@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,8 @@ def compare_command(
 ) -> None:
     """Denoise a picture with every filter: a table, and a picture of all.
 
-    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls.
+    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls;
+    unless given, they suit noise of σ = 0.1.
 
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
@@ -84,9 +86,10 @@ def compare_command(
     rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
     for name, chosen in contenders(samples, own, seed).items():
         with console.status(name):
+            apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
+            apply(_corner(noisy, picture.channel_axis))  # so that none is charged for what is compiled once
             start = time.perf_counter()
-            apply = getattr(filters, chosen.function)
-            filtered = apply(noisy, channel_axis=picture.channel_axis, **chosen.keywords())
+            filtered = apply(noisy)
             rows.append(_row(name, reference, filtered, picture.channel_axis, time.perf_counter() - start))
     with writing(target) as temporary:
         _picture(rows, reference, picture.channel_axis).savefig(temporary)
@@ -125,6 +128,11 @@ def _clean(path: Path, picture: images.Picture, axes: str | None, max_pixels: in
     if reference.pixels.shape != picture.pixels.shape:
         raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
     return reference.floats()
+
+
+def _corner(image: np.ndarray, channel_axis: int | None) -> np.ndarray:
+    channels = None if channel_axis is None else channel_axis % image.ndim
+    return image[tuple(slice(None) if axis == channels else slice(16) for axis in range(image.ndim))]
 
 
 def _row(method: str, clean: np.ndarray, image: np.ndarray, channel_axis: int | None, seconds: float) -> Row:

@@ -11,4 +11,6 @@ results = rich.console.Console()
 def say_error(error: BaseException, where: rich.console.Console = console) -> None:
     """Print an error in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"{error.filename}: {error.strerror.lower()}"
     where.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)

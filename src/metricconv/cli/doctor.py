@@ -1,18 +1,17 @@
 """``metricconv doctor``: what runs here, and why the rest does not."""
 
-import importlib.metadata
-import importlib.util
+import importlib
+import warnings
+from collections.abc import Iterable
 
-import rich.markup
 import rich.table
 import torch
 import typer
+from rich.text import Text
 
 import metricconv as mc
 
 from .._files import versions
-from ..ops.functional import BACKENDS
-from ..ops.problem import Problem
 from .console import results
 
 # What each extra brings, by the names under which it is imported.
@@ -22,34 +21,43 @@ EXTRAS = {
     "cli": ("typer", "imagecodecs", "tifffile"),
     "large": ("dask", "zarr"),
     "app": ("gradio",),
-    "experiments": ("lightning", "torchmetrics", "torchvision"),
+    "experiments": ("torchvision", "lightning", "torchmetrics"),
 }
 
 
 def doctor_command() -> None:
     """Say what runs here, and why the rest does not.
 
-    Versions, devices, engines and why one refuses, extras that are not installed. Runs a small metric convolution,
-    forward and backward, and fails (exit code 1) if that goes wrong.
+    Versions, devices, engines and why one refuses, extras that are not installed or cannot be imported. Runs a small
+    metric convolution, forward and backward, and fails (exit code 1) if that goes wrong.
     """
     table = rich.table.Table(show_header=False, box=None)
     for name, value in (versions() | devices()).items():
         table.add_row(name, value)
     results.print(table)
-    table = rich.table.Table("engine", "state", title="engines", title_justify="left")
-    for name, missing in engines().items():
-        table.add_row(name, "[green]ready[/]" if missing is None else f"no: {rich.markup.escape(missing)}")
-    results.print(table)
-    extras = rich.table.Table("extra", "state", title="extras", title_justify="left")
-    for name, modules in EXTRAS.items():
-        absent = [module for module in modules if importlib.util.find_spec(module) is None]
-        state = f"no {', '.join(absent)}: pip install 'metricconv\\[{name}]'" if absent else "[green]installed[/]"
-        extras.add_row(name, state)
-    results.print(extras)
-    problem = trial()
-    results.print("a metric convolution, forward and backward: " + (problem or "[green]works[/]"))
+    engines = {engine.name: engine.missing for engine in mc.backend_report().engines}
+    _print_states("engine", "ready", engines)
+    _print_states("extra", "installed", {name: lack(name, modules) for name, modules in EXTRAS.items()})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    problem = trial(device)
+    state = Text(problem, "red") if problem else Text("works", "green")
+    results.print(Text.assemble(f"a metric convolution on {device}, forward and backward: ", state), soft_wrap=True)
     if problem:
         raise typer.Exit(1)
+
+
+def lack(extra: str, modules: Iterable[str]) -> str | None:
+    """Return why an extra cannot be used, None if it can: its modules are imported, which may fail where they exist."""
+    for module in modules:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            return f"{error.name} is not installed; pip install 'metricconv[{extra}]'"
+        except Exception as error:  # such as a torchvision that was built for another torch
+            return f"{module} cannot be imported ({' '.join(str(error).split())})"
+    return None
 
 
 def devices() -> dict[str, str]:
@@ -65,30 +73,20 @@ def devices() -> dict[str, str]:
     return found
 
 
-def engines() -> dict[str, str | None]:
-    """Return, for each engine, what it lacks to run here; None where it can."""
-    report = getattr(mc, "backend_report", None)
-    if report is not None:
-        return {engine.name: engine.missing for engine in report().engines}
-    return _refusals("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _refusals(device: str) -> dict[str, str | None]:
-    """Return why engines cannot compute an ordinary tangent ball on a device."""
-    x, weight = torch.zeros(1, 1, 5, 5, device=device), torch.zeros(1, 1, 3, 3, device=device)
-    metric = mc.Randers.isotropic(1.0).map(lambda t: t.expand(1, 1, -1, 5, 5).to(device))
-    support = mc.TangentBall(metric, mc.stencils.onion(3).to(device))
-    problem = Problem(x, support, weight, None, (1, 1), (1, 1), 1, None, "zeros")
-    return {name: engine.refusal(problem) for name, engine in BACKENDS.items()}
-
-
-def trial() -> str:
+def trial(device: str) -> str:
     """Run a small layer; return what went wrong, or nothing."""
     try:
-        layer = mc.nn.MetricConv2d(2, 3, 3, padding=1)
-        x = torch.rand(1, 2, 8, 8, requires_grad=True)
+        layer = mc.nn.MetricConv2d(2, 3, 3, padding=1, device=device)
+        x = torch.rand(1, 2, 8, 8, device=device, requires_grad=True)
         layer(x).square().sum().backward()
         finite = x.grad is not None and bool(torch.isfinite(x.grad).all())
         return "" if finite else "its gradient is not finite"
     except Exception as error:  # whatever it is, it is what the user came to hear
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _print_states(what: str, well: str, lacks: dict[str, str | None]) -> None:
+    table = rich.table.Table(what, "state")
+    for name, missing in lacks.items():
+        table.add_row(name, Text(well, "green") if missing is None else Text(f"no: {missing}"))
+    results.print(table)

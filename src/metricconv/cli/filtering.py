@@ -73,6 +73,9 @@ def filter_command(
     IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
     or floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
 
+    Unless given, ι, α and σ are 0.1, 100 and 0 for the gradient metric, 0.05, 10 and 1.5 for edge, 0.2, 10 and 1 for
+    structure.
+
     * `metricconv filter noisy.png smooth.png`
     * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
     * `metricconv filter scans/ smooth/ --method geodesic`

@@ -6,6 +6,7 @@ cannot fill the memory. Files are written whole or not at all, and never over an
 
 import contextlib
 import dataclasses
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +122,12 @@ def write(path: Path, picture: Picture, *, force: bool = False) -> None:
 
 
 def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> None:
-    """Refuse to write over an input, or over anything, unless forced."""
+    """Refuse to write where nothing can be, over an input, or over anything unless forced."""
+    place = next(folder for folder in path.absolute().parents if folder.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"{path}: {place} is not a folder that can be written to")
+    if path.is_dir() and not is_zarr(path):
+        raise UserError(f"{path}: is a folder; a file is to be written")
     if force or not path.exists():
         return
     if any(given.exists() and path.samefile(given) for given in inputs):

@@ -58,7 +58,7 @@ _METRICS: dict[MetricName, Callable[..., Metric]] = {
 _METRIC, _FILTER, _FILES = "The metric", "The filter", "Files"
 
 SamplesOption = Annotated[
-    int, typer.Option("--samples", "-k", min=1, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
+    int, typer.Option("--samples", "-k", min=1, max=999, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
 ]
 StencilOption = Annotated[
     StencilName | None, typer.Option("--stencil", help="How a ball is sampled (polar).", rich_help_panel=_FILTER)

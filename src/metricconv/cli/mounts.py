@@ -1,6 +1,7 @@
 """Commands that live elsewhere, loaded when they are called: ``reproduce``, ``report``, ``bench``, ``explore``."""
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
@@ -19,7 +20,9 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 
 def reproduce_command(context: typer.Context) -> None:
     """Run an experiment of the paper again; `metricconv reproduce --help` lists them."""
-    commands = typer.Typer(no_args_is_help=True, help="The paper's experiments: a row of a table is a command.")
+    commands = typer.Typer(
+        no_args_is_help=True, add_completion=False, help="The paper's experiments: a row of a table is a command."
+    )
     commands.callback()(lambda: None)  # so that even a single experiment is called by its name
     missing = []
     for name in EXPERIMENTS:
@@ -31,12 +34,19 @@ def reproduce_command(context: typer.Context) -> None:
         raise UserError(missing[0])
     for text in missing:
         console.print(f"note: {text}", style="dim", highlight=False)
-    commands(context.args, prog_name="metricconv reproduce")
+    try:
+        commands(context.args, prog_name="metricconv reproduce")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        raise UserError(f"torchvision was built for another torch than the one installed ({error})") from error
 
 
 def report_command(context: typer.Context) -> None:
-    """Print tables of the results that experiments have written."""
-    load(REPORT, "experiments").app(context.args, prog_name="metricconv report")
+    """Write the tables and figures of experiments anew, from the CSVs that they have left."""
+    commands = typer.Typer(add_completion=False)
+    commands.registered_commands += load(REPORT, "experiments").app.registered_commands
+    commands(context.args, prog_name="metricconv report")
 
 
 def bench_command(context: typer.Context) -> None:
@@ -47,7 +57,7 @@ def bench_command(context: typer.Context) -> None:
 def explore_command(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any that is free.")] = 7860,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", help="A trained network whose layers' balls to see.")
+        Path | None, typer.Option("--checkpoint", help="A trained network whose layers' balls to see.")
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:

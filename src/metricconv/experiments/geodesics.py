@@ -8,18 +8,14 @@ balls in denoising.
 """
 
 import argparse
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import rich.console
 import skimage
 import torch
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 from torch import Tensor
 
 from .._files import writing
@@ -29,13 +25,14 @@ from ..metrics import (
     Riemannian,
     edge_metric,
     geodesic_distance,
-    geodesics,
     gradient_metric,
     smoothed,
 )
+from ..viz import canvas, plot_unit_balls
+from ..viz.balls import KINDS
 from .data import MissingData, find, open_grey
 from .denoising.pictures import CAMERAMAN
-from .photographs import BALL, PIXEL, photograph
+from .photographs import photograph
 
 
 def draw_balls(image: np.ndarray) -> Figure:
@@ -45,40 +42,38 @@ def draw_balls(image: np.ndarray) -> Figure:
         "gradient metric": gradient_metric(x, iota=0.03, alpha=10.0, scale=1.5),
         "edge metric": edge_metric(x, iota=0.02, alpha=10.0, scale=1.5),
     }
-    part = tuple(slice(round(a * len(image)), round(b * len(image))) for a, b in ((0.10, 0.50), (0.30, 0.70)))
-    pixels = torch.tensor(list(_lattice(part, 7)), dtype=torch.float64)
+    rows, columns = (slice(round(a * len(image)), round(b * len(image))) for a, b in ((0.10, 0.50), (0.30, 0.70)))
+    points = np.add(canvas.places(7, image[rows, columns].shape), (rows.start, columns.start)).tolist()
     figure = Figure(figsize=(9, 9.4), dpi=150, layout="constrained")
     for row, (name, metric) in zip(figure.subplots(2, 2), metrics.items(), strict=True):
         metric = smoothed(metric)
-        for axes, kind, outlines in zip(row, ("tangent", "geodesic"), _outlines(metric, pixels), strict=True):
-            _show(axes, image, part)
+        for axes, kind in zip(row, KINDS, strict=True):
+            plot_unit_balls(metric, image, points, kind, axes=axes, smooth=0)
+            axes.set(xlim=(columns.start - 0.5, columns.stop - 0.5), ylim=(rows.stop - 0.5, rows.start - 0.5))
             axes.set_title(f"{kind} balls of the {name}", fontsize=11)
-            for outline in outlines.flip(-1).tolist():
-                axes.add_patch(Polygon(outline, facecolor=to_rgba(BALL, 0.35), edgecolor=BALL, linewidth=1.2))
-            axes.plot(*pixels.flip(1).t().tolist(), ".", color=PIXEL, markersize=4)
     return figure
 
 
 def draw_vessels(side: int = 200) -> Figure:
     """Draw the distances from one vessel pixel of a retina, and the geodesics from it to other vessels."""
     green = skimage.data.retina()[330:1030, 480:1180, 1] / 255.0
-    green = skimage.transform.resize(green, (side, side), anti_aliasing=True)
+    green = skimage.exposure.rescale_intensity(skimage.transform.resize(green, (side, side), anti_aliasing=True))
     metric = vessel_metric(green)
     source = _source(metric, side)
     distance = geodesic_distance(metric, source[None])[0, 0]
     figure = Figure(figsize=(10, 5.3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, title in ((left, "distance from a vessel pixel"), (right, "geodesics from it to other vessels")):
-        _show(axes, green, (slice(0, side), slice(0, side)))
+        canvas.show(axes, green, green.shape)
         axes.set_title(title, fontsize=11)
     left.imshow(distance.numpy(), cmap="viridis_r", alpha=0.75, interpolation="nearest")
     left.contour(distance.numpy(), levels=14, colors="white", linewidths=0.6)
     for target in _targets(metric, distance):
         path = _descend(distance, target, source).numpy()
-        right.plot(path[:, 1], path[:, 0], color=BALL, linewidth=1.6)
-        right.plot(path[0, 1], path[0, 0], "o", color=BALL, markersize=4)
+        right.plot(path[:, 1], path[:, 0], color=canvas.ORANGE, linewidth=1.6)
+        right.plot(path[0, 1], path[0, 0], "o", color=canvas.ORANGE, markersize=4)
     for axes in (left, right):
-        axes.plot(*source.flip(0).tolist(), "o", color=PIXEL, markersize=7, markeredgecolor="white")
+        axes.plot(*source.flip(0).tolist(), "o", color=canvas.SKY, markersize=7, markeredgecolor="white")
     return figure
 
 
@@ -110,31 +105,6 @@ def _photograph() -> np.ndarray:
         return open_grey(find(CAMERAMAN))
     except MissingData:
         return photograph("camera", 256)
-
-
-def _outlines(metric: Metric, pixels: Tensor, count: int = 96) -> tuple[Tensor, Tensor]:
-    """Return the outlines of the tangent and the geodesic balls of some pixels, (N, count, 2) in (y, x) each."""
-    angle = torch.arange(count, dtype=torch.float64) * (2 * torch.pi / count)
-    directions = torch.stack([angle.sin(), angle.cos()], 1)
-    rows, columns = pixels.long().unbind(1)
-    reach = metric.unit_vectors(directions)[0, 0][:, :, rows, columns].permute(2, 0, 1)  # [N, count, 2]
-    starts = pixels.repeat_interleave(count, 0)
-    curves = geodesics(metric, starts, directions.repeat(len(pixels), 1), steps=24)[0, 0, :, -1]
-    return pixels.unsqueeze(1) + reach, curves.view(-1, count, 2)
-
-
-def _show(axes: Axes, image: np.ndarray, part: Sequence[slice]) -> None:
-    rows, columns = part
-    axes.imshow(image, cmap="gray", interpolation="nearest")
-    axes.set(xlim=(columns.start - 0.5, columns.stop - 0.5), ylim=(rows.stop - 0.5, rows.start - 0.5))
-    axes.set(xticks=[], yticks=[])
-
-
-def _lattice(part: Sequence[slice], count: int) -> Iterator[tuple[int, int]]:
-    """Return pixels evenly spread over a part of an image."""
-    places = (np.arange(count) + 0.5) / count
-    axes = ((along.start + places * (along.stop - along.start)).astype(int).tolist() for along in part)
-    return itertools.product(*axes)
 
 
 def _source(metric: Riemannian, side: int) -> Tensor:

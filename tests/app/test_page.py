@@ -1,0 +1,15 @@
+"""How the page is served."""
+
+import socket
+
+import pytest
+
+from metricconv.app import launch
+from metricconv.cli.errors import UserError
+
+
+def test_a_port_that_is_taken_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is taken"):
+            launch(port, browser=False, block=False)
