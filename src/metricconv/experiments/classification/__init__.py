@@ -6,6 +6,5 @@ own start and schedule are there too. Commands, each with a CSV and the paper's 
 - ``classify``: one run, or a grid of them;
 - ``classify-sweep``: accuracy by the multiplier of the heads' learning rate, and its figure;
 - ``classify-diagnose``: what the learnt metrics are like, layer by layer;
-- ``classify-gradcam``: what each method's network looks at;
-- ``classify-report``: the tables anew, from the CSV.
+- ``classify-gradcam``: what each method's network looks at.
 """

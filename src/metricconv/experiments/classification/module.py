@@ -97,7 +97,11 @@ class Classifier(lightning.LightningModule):
         else:
             schedule = torch.optim.lr_scheduler.OneCycleLR(
                 # Of at least 8 steps, two of them up: torch's divides by zero where only one is.
-                optimizer, [group["lr"] for group in groups], max(steps, 8), pct_start=0.25, cycle_momentum=False
+                optimizer,
+                [group["lr"] for group in groups],
+                max(steps, 8),
+                pct_start=0.25,
+                cycle_momentum=False,
             )
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
