@@ -41,11 +41,11 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
     def make(base: Mapping[str, Any], method: str, **rest: Any) -> Setting:
         return Setting(**{**base, "method": method, **rest})
 
-    def sweep(*multipliers: float) -> Callable[[Results], Iterator[Setting]]:
+    def sweep(*multipliers: float, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
         def settings(_: Results) -> Iterator[Setting]:
             for multiplier in multipliers:
                 for method in ADAPTIVE:
-                    yield make(cifar, method, head_multiplier=multiplier, seed=first)
+                    yield make(cifar, method, head_multiplier=multiplier, seed=first, **rest)
 
         return settings
 
@@ -70,7 +70,7 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
         ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seed=second)),
         ("Fashion-MNIST", best(clothes, "standard", *ADAPTIVE, seed=first)),
         ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seed=second)),
-        ("CIFAR-100, fixed weights", best(cifar, *ADAPTIVE, weights="fixed", seed=first)),
+        ("CIFAR-100, fixed weights", sweep(*MULTIPLIERS[:3], weights="fixed")),
         ("CIFAR-100, the paper's init", best(cifar, *ADAPTIVE, init="paper", seed=first)),
         ("CIFAR-100, the heads' rate, finer", sweep(*MULTIPLIERS[3:])),
         ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seed=second)),
