@@ -7,9 +7,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-CHANNELS = 12  # of a node
+from .jit import FAST
 
-_FAST = ("reassoc", "contract")
+CHANNELS = 12  # of a node
 
 
 @intrinsic
@@ -20,8 +20,8 @@ def mix(typing: Any, source: Any, corners: Any, weights: Any, target: Any, at: A
         vectors = _Vectors(context, builder, signature, arguments)
         total = None
         for corner, weight in zip(vectors.unpacked(1), vectors.unpacked(2), strict=True):
-            part = builder.fmul(vectors.load(0, corner), vectors.splat(weight), flags=_FAST)
-            total = part if total is None else builder.fadd(total, part, flags=_FAST)
+            part = builder.fmul(vectors.load(0, corner), vectors.splat(weight), flags=FAST)
+            total = part if total is None else builder.fadd(total, part, flags=FAST)
         builder.store(total, vectors.pointer(3, arguments[4]), align=4)
         return context.get_dummy_value()
 
@@ -39,10 +39,10 @@ def unmix(typing: Any, grad: Any, source: Any, corners: Any, weights: Any, pull:
         vectors = _Vectors(context, builder, signature, arguments)
         felt, dots = vectors.load(4, arguments[5]), []
         for corner, weight in zip(vectors.unpacked(2), vectors.unpacked(3), strict=True):
-            share = builder.fmul(felt, vectors.splat(weight), flags=_FAST)
-            total = builder.fadd(vectors.load(0, corner), share, flags=_FAST)
+            share = builder.fmul(felt, vectors.splat(weight), flags=FAST)
+            total = builder.fadd(vectors.load(0, corner), share, flags=FAST)
             builder.store(total, vectors.pointer(0, corner), align=4)
-            dots.append(vectors.sum(builder.fmul(felt, vectors.load(1, corner), flags=_FAST)))
+            dots.append(vectors.sum(builder.fmul(felt, vectors.load(1, corner), flags=FAST)))
         return context.make_tuple(builder, signature.return_type, dots)
 
     return types.UniTuple(grad.dtype, 4)(grad, source, corners, weights, pull, at), build
