@@ -275,28 +275,28 @@ def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
 @inner
 def fill_reach(first, field, start, taps, t, along, n):
     """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
-    real = along.dtype.type
-    zero, one, two, smallest = real(0), real(1), real(2), real(SMALLEST_NORM)
+    zero, two = along.dtype.type(0), along.dtype.type(2)
     u_z, u_y, u_x = taps[t, 0], taps[t, 1], taps[t, 2]
     # The rows of M_yy, M_yx, M_xx and ω_y, ω_x; a line has the last of each alone, and the others count for nothing.
     yy, yx, xx, y, x = ((3, 4, 5, 7, 8), (0, 1, 2, 3, 4), (0, 0, 0, 1, 1))[first]
+    drifts = field.shape[0] > x
     for i in range(n):
-        square = u_y * u_y * field[yy, start + i] + two * u_y * u_x * field[yx, start + i]
-        along[1, i] = square + u_x * u_x * field[xx, start + i]
-        along[0, i] = zero
-    if first == 0:
-        for i in range(n):
-            square = u_z * u_z * field[0, start + i] + two * u_z * u_y * field[1, start + i]
-            along[1, i] += square + two * u_z * u_x * field[2, start + i]
-    if field.shape[0] > x:
-        for i in range(n):
-            along[0, i] = u_y * field[y, start + i] + u_x * field[x, start + i]
+        j = start + i
+        square = u_y * u_y * field[yy, j] + two * u_y * u_x * field[yx, j] + u_x * u_x * field[xx, j]
+        drift = u_y * field[y, j] + u_x * field[x, j] if drifts else zero
         if first == 0:
-            add_scaled(u_z, field, 6, start, along, 0, np.uint64(0), n)
-    for i in range(n):
-        root = np.sqrt(zero if along[1, i] <= zero else along[1, i])
-        norm = root + along[0, i]
-        along[0, i], along[1, i] = one / (smallest if norm < smallest else norm), root
+            square += u_z * u_z * field[0, j] + two * u_z * u_y * field[1, j] + two * u_z * u_x * field[2, j]
+            drift += u_z * field[6, j] if drifts else zero
+        along[0, i], along[1, i] = reach_of(square, drift)
+
+
+@inlined
+def reach_of(square, drift):
+    """Return 1/F and √(uᵀMu)."""
+    real = type(square)
+    root = np.sqrt(real(0) if square <= real(0) else square)
+    norm, smallest = root + drift, real(SMALLEST_NORM)
+    return real(1) / (smallest if norm < smallest else norm), root
 
 
 @inner
