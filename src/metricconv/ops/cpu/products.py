@@ -112,22 +112,6 @@ def add_turned(a, c, pitch, rows, columns):
 
 
 @inner
-def turn(planes, rows):
-    """Write planes [C, D, H, W] as rows of channels [D, H, W, C], sixteen at a time: these share lines of a cache."""
-    channels, depth, height, width = planes.shape
-    whole, block = np.uint64(channels - channels % 16), np.uint64(16)
-    for z in range(depth):
-        for y in range(height):
-            for first in range(np.uint64(0), whole, block):
-                for i in range(np.uint64(width)):
-                    for k in range(block):
-                        rows[z, y, i, first + k] = planes[first + k, z, y, i]
-            for c in range(whole, np.uint64(channels)):
-                for i in range(np.uint64(width)):
-                    rows[z, y, i, c] = planes[c, z, y, i]
-
-
-@inner
 def contract_weight(gemm, scratch, columns, grad, layout, total, tile):
     """Add what a tile's columns and the output's gradient say about the weights."""
     if layout.each:
