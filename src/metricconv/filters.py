@@ -280,9 +280,11 @@ def _filter(
         y = _mean(x, support, padding_mode)
     if centre:
         y = y + (x - y) / (support.samples + 1)
-    y = y.to(dtype).squeeze(0)
-    y = y.squeeze(0) if channel_axis is None else y.movedim(0, channel_axis)
-    return y if isinstance(image, Tensor) else y.contiguous().numpy()
+    del x, values, support  # as large as the image, and as what is made of it now
+    y = y.squeeze(0).squeeze(0) if channel_axis is None else y.squeeze(0).movedim(0, channel_axis)
+    if isinstance(image, Tensor):
+        return y.to(dtype)
+    return y.to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
 
 
 def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
@@ -309,16 +311,15 @@ def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: C
     padding = (0, *(d * (k - 1) // 2 for k, d in zip(ball.kernel_size[1:], dilation[1:], strict=True)))
     place = torch.arange(-margin, size + margin, device=x.device, dtype=torch.float32).unsqueeze(-1)
     index, inside = next(_interpolation.corners(place, [size], padding_mode))
-    step, parts = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 1), []
+    step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 1), torch.empty_like(x)
     for start in range(0, size, step):
         stop = min(start + step, size)
         rows = slice(start, stop + 2 * margin)
         seen = x.index_select(2, index[rows]) * inside[rows].to(x.dtype).view(-1, *(1,) * (x.dim() - 3))
-        parts.append(
-            _convolve(seen, TangentBall(metric[:, :, start:stop], ball.stencil, dilation), padding, padding_mode)
-        )
+        balls = TangentBall(metric[:, :, start:stop], ball.stencil, dilation)
+        y[:, :, start:stop] = _convolve(seen, balls, padding, padding_mode)
         progress(stop, size)
-    return torch.cat(parts, 2)
+    return y
 
 
 def _convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mode: str) -> Tensor:

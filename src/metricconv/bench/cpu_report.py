@@ -1,5 +1,6 @@
 """A Markdown table and a plot from a CPU benchmark's CSV."""
 
+import importlib.util
 from pathlib import Path
 
 from .._files import read_table, writing
@@ -22,12 +23,10 @@ def write(path: Path) -> None:
     rows = read_table(path)
     with writing(path.with_suffix(".md")) as file:
         file.write_text(table(rows), encoding="utf-8")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return
-    with writing(path.with_suffix(".png")) as file:
-        plot(rows, file)
+    timed = [row for row in rows if row["op"] in _COLOURS and row["mode"] != "check"]
+    if timed and importlib.util.find_spec("matplotlib") is not None:
+        with writing(path.with_suffix(".png")) as file:
+            plot(timed, file)
 
 
 def table(rows: list[Row]) -> str:
@@ -64,15 +63,14 @@ def plot(rows: list[Row], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    timed = [row for row in rows if row["op"] in _COLOURS and row["mode"] != "check"]
-    groups = list(dict.fromkeys((row["shape"], row["mode"]) for row in timed))
-    sizes = [sum((row["shape"], row["mode"]) == group for row in timed) for group in groups]
+    groups = list(dict.fromkeys((row["shape"], row["mode"]) for row in rows))
+    sizes = [sum((row["shape"], row["mode"]) == group for row in rows) for group in groups]
     figure, axes = plt.subplots(
         len(groups), figsize=(8, 0.9 + 0.26 * sum(sizes) + 0.25 * len(groups)), sharex=True, layout="constrained",
         height_ratios=[n + 0.6 for n in sizes], squeeze=False,
     )  # fmt: skip
     for axis, (shape, mode) in zip(axes[:, 0], groups, strict=True):
-        chosen = [row for row in timed if (row["shape"], row["mode"]) == (shape, mode)]
+        chosen = [row for row in rows if (row["shape"], row["mode"]) == (shape, mode)]
         times = [float(row["p50_ms"]) for row in chosen]
         bars = axis.barh([row["op"] for row in chosen], times, color=[_COLOURS[row["op"]] for row in chosen])
         axis.bar_label(bars, [f"{t:.3g}" for t in times], padding=3, fontsize=8)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .cells import WIDE, interpolate
 from .jit import compiled, inlined, inner
 from .sampling import NUMBER, STRIP, add_scaled, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
 
@@ -106,7 +107,7 @@ def backward(
 @compiled
 def make_places(like):
     """Return room for where a strip's samples lie: addresses, weights, how these follow."""
-    return np.empty(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
+    return np.zeros(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
 
 
 @inner
@@ -152,12 +153,10 @@ def corners(skip, pitch, address):
 
 @inner
 def read(x, channel, skip, pitch, address, up, value, n):
-    """Interpolate between the four corners of each address."""
-    for i in range(n):
-        a, b, c, d = corners(skip, pitch, address[i])
-        top = x[channel, a] + up[2, i] * (x[channel, b] - x[channel, a])
-        bottom = x[channel, c] + up[2, i] * (x[channel, d] - x[channel, c])
-        value[0, i] = top + up[1, i] * (bottom - top)
+    """Interpolate between the four corners of each address, and of some more in the buffer that are no one's."""
+    first = np.uint64(channel * x.shape[1] + skip)
+    for i in range(np.uint64(0), n, np.uint64(WIDE)):
+        interpolate(x, first, np.uint64(pitch), address, up, value, i)
 
 
 @inner

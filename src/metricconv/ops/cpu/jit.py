@@ -14,10 +14,11 @@ _CONFIG: Any = numba.config
 
 # Sums may be taken in another order, always the same one, and products fused into them. Nothing is assumed about NaN:
 # a NaN position must reach the output, and must not become an address.
+FAST = ("reassoc", "contract", "nsz", "arcp")
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
+    "fastmath": set(FAST),
 }
 
 

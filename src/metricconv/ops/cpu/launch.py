@@ -56,7 +56,7 @@ class Call:
     spacing: tuple[float, ...]
     circular: bool
 
-    @property
+    @functools.cached_property
     def grid(self) -> OutputGrid:
         """Where the output's pixels lie in the input."""
         kernel = tuple(self.weight.shape[2:])

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .jit import compiled, inner
+from .nodes import WIDE, mix_channels
 from .products import contract, contract_weight, product_scratch, spread
 from .sampling import NUMBER, STRIP, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
 
@@ -191,6 +192,7 @@ def first_column(layout, tile, k, channel):
 @compiled
 def gather(x, modulation, taps, geometry, layout, places, columns, tile):
     """Write the modulated samples of a tile into its columns."""
+    whole = np.uint64(layout.span - layout.span % WIDE)
     image, span, step = x.reshape(-1), np.uint64(layout.span), tile.depth * layout.per_group
     gain, n = np.empty(STRIP, x.dtype), np.uint64(tile.size)
     for k in range(tile.depth):
@@ -206,7 +208,9 @@ def gather(x, modulation, taps, geometry, layout, places, columns, tile):
                     wa, wb, wc, wd = corner_weights(up_y[i], up_x[i], gain[i])
                     to = np.uint64(first + i * step)
                     if sheet == 0:
-                        for j in range(span):
+                        for j in range(np.uint64(0), whole, np.uint64(WIDE)):
+                            mix_channels(image, (a + j, b + j, c + j, d + j), (wa, wb, wc, wd), columns, to + j)
+                        for j in range(whole, span):
                             columns[to + j] = (
                                 image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
                             )

@@ -29,7 +29,7 @@ import numpy as np
 
 from . import geodesics, retrace
 from .geodesics import STRIP, Flow
-from .jit import compiled, inner
+from .jit import compiled, inlined, inner
 
 GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 
@@ -66,8 +66,8 @@ class Geometry(NamedTuple):
 def make_strip(geometry, like):
     """Return room for what is known of a strip's pixels; rows may be longer than the strip.
 
-    centre [3, n], in the input; pixel [2, n], row and column in the output; along [3, n], for a ball 1/F, √(aᵀMa) and
-    the gradient of 1/F, for geodesics the displacement; and their paths.
+    centre [3, n], in the image with its ring; pixel [2, n], row and column in the output; along [3, n], for a ball 1/F,
+    √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; and their paths.
     """
     shape = (3, STRIP)
     paths = geodesics.make_paths(geometry.flow, like)
@@ -76,14 +76,14 @@ def make_strip(geometry, like):
 
 @inner
 def stand(geometry, start, centre, pixel, n):
-    """Begin a strip of n output pixels from ``start`` on: write where they are in the input and in the output."""
-    real, (_, rows, columns) = centre.dtype.type, geometry.out
+    """Begin a strip of n output pixels from ``start`` on: write where they are in the image and in the output."""
+    real, (_, rows, columns), (z0, y0, x0) = centre.dtype.type, geometry.out, geometry.origin
     y, x = np.intp(start) // columns, np.intp(start) % columns
     z, y = y // rows, y % rows
     for i in range(n):
-        centre[0, i] = real(z * geometry.stride[0] + geometry.origin[0])
-        centre[1, i] = real(y * geometry.stride[1] + geometry.origin[1])
-        centre[2, i] = real(x * geometry.stride[2] + geometry.origin[2])
+        centre[0, i] = real(z * geometry.stride[0] + z0 + 1)
+        centre[1, i] = real(y * geometry.stride[1] + y0 + 1)
+        centre[2, i] = real(x * geometry.stride[2] + x0 + 1)
         pixel[0, i], pixel[1, i] = y, x
         x += 1
         if x == columns:
@@ -113,26 +113,46 @@ def locate(geometry, field, start, taps, t, centre, along, paths, address, up, f
 
     In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
     """
-    zero, one, none = up.dtype.type(0), up.dtype.type(1), np.uint64(0)
-    first, kind = geometry.first, geometry.kind
-    # A line is the middle one of three rows.
-    fill(0 if first < 2 else geometry.pitch[1], address, n)
-    if first == 2:
-        up[1, :] = zero
+    kind = geometry.kind
     if kind == GEODESIC:
         geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
-    for axis in range(first, 3):
-        a, row = taps[t, axis], row_of(kind, taps[t, NUMBER], first, axis)
-        if kind == BALL:
-            place(geometry, centre, axis, zero, taps[t, RADIUS] * a, along, row, none, address, up, follows, n)
-        elif kind == GEODESIC:
-            place(geometry, centre, axis, zero, one, along, row, none, address, up, follows, n)
-        elif kind == GRID:
-            place(geometry, centre, axis, a, zero, along, row, none, address, up, follows, n)
-        elif kind == DILATED:
-            place(geometry, centre, axis, zero, a, field, row, start, address, up, follows, n)
-        else:
-            place(geometry, centre, axis, a, one, field, row, start, address, up, follows, n)
+    if kind in (SHIFTED, DEFORMABLE, DILATED):
+        place(geometry, taps, t, centre, field, start, address, up, follows, n)
+    else:
+        place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, n)
+
+
+@inner
+def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
+    """Turn the positions of a tap, which follow the array ``along`` from ``skip`` on, into addresses and weights."""
+    first = geometry.first
+    if first == 1 and not geometry.folds:
+        clamp_plane(geometry, taps, t, centre, along, skip, address, up, n)
+    else:
+        # A line is the middle one of three rows.
+        fill(0 if first < 2 else geometry.pitch[1], address, n)
+        if first == 2:
+            up[1, :] = up.dtype.type(0)
+        for axis in range(first, 3):
+            if geometry.folds:
+                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n)
+            else:
+                clamp(geometry, taps, t, centre, axis, along, skip, address, up, n)
+    if geometry.backward and not geometry.folds:
+        for axis in range(first, 3):
+            fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n)
+
+
+@inner
+def offset_of(geometry, taps, t, axis):
+    """Return a tap's offset along an axis, as a constant, a factor, and the row of the array that this multiplies."""
+    a, zero, one = taps[t, axis], taps.dtype.type(0), taps.dtype.type(1)
+    row = row_of(geometry.kind, taps[t, NUMBER], geometry.first, axis)
+    if geometry.kind == BALL:
+        return zero, taps[t, RADIUS] * a, row
+    if geometry.kind == DILATED:
+        return zero, a, row
+    return zero if geometry.kind == GEODESIC else a, zero if geometry.kind == GRID else one, row
 
 
 @inner
@@ -145,48 +165,58 @@ def row_of(kind, number, first, axis):
     return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
 
 
-@inner
-def place(geometry, centre, axis, constant, factor, along, row, skip, address, up, follows, n):
-    """Turn positions along one axis, centre + constant + factor·along, into addresses and weights."""
-    size, pitch = geometry.size[axis], geometry.pitch[axis]
-    if geometry.folds:
-        mirrors = geometry.mirrors[axis]
-        fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n)
-    else:
-        clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n)
-        if geometry.backward:
-            fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n)
+@inlined
+def onto_ring(p, size):
+    """Bring a position along one axis onto the ring, beyond which all is as on it: return the cell, the weight there.
+
+    Positions count from the ring's first pixel on. NaN becomes a cell like any other, and stays NaN in the weight.
+    """
+    real = type(p)
+    inside = real(0) if p < real(0) else p
+    inside = real(size + 1) if inside > real(size + 1) else inside
+    cell = np.int32(inside if inside < real(size) else real(size))
+    return cell, inside - real(cell)
 
 
 @inner
-def clamp(centre, axis, constant, factor, along, row, skip, size, pitch, address, up, n):
-    """Bring positions along one axis into the image with its ring: beyond, all is as on the ring."""
-    real, step, last = up.dtype.type, np.int32(pitch), np.int32(size)
-    low, high, one = real(-1), real(size), real(1)
+def clamp_plane(geometry, taps, t, centre, along, skip, address, up, n):
+    """Bring positions in a plane onto the ring, along both axes at once."""
+    (_, height, width), pitch = geometry.size, np.int32(geometry.pitch[1])
+    constant_y, factor_y, row_y = offset_of(geometry, taps, t, 1)
+    constant_x, factor_x, row_x = offset_of(geometry, taps, t, 2)
     for i in range(n):
-        p = centre[axis, i] + (constant + factor * along[row, skip + i])
-        inside = p if p > low else low  # NaN becomes an address like any other
-        inside = inside if inside < high else high
-        cell = np.int32(inside + one)  # not negative: to cut the fraction off is to round down
-        cell = cell if cell < last else last
-        address[i] += cell * step
-        up[axis, i] = inside - (real(cell) - one) if p == p else p  # and stays NaN in the weight
+        y, up[1, i] = onto_ring(centre[1, i] + (constant_y + factor_y * along[row_y, skip + i]), height)
+        x, up[2, i] = onto_ring(centre[2, i] + (constant_x + factor_x * along[row_x, skip + i]), width)
+        address[i] = y * pitch + x
 
 
 @inner
-def fill_inside(centre, axis, constant, factor, along, row, skip, size, follows, n):
+def clamp(geometry, taps, t, centre, axis, along, skip, address, up, n):
+    """Bring positions along one axis onto the ring."""
+    size, pitch = geometry.size[axis], np.int32(geometry.pitch[axis])
+    constant, factor, row = offset_of(geometry, taps, t, axis)
+    for i in range(n):
+        cell, up[axis, i] = onto_ring(centre[axis, i] + (constant + factor * along[row, skip + i]), size)
+        address[i] += cell * pitch
+
+
+@inner
+def fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n):
     """Write 1 where a position lies in the image with its ring, else 0."""
     real = follows.dtype.type
-    low, high, zero, one = real(-1), real(size), real(0), real(1)
+    constant, factor, row = offset_of(geometry, taps, t, axis)
+    zero, one, last = real(0), real(1), real(geometry.size[axis] + 1)
     for i in range(n):
         p = centre[axis, i] + (constant + factor * along[row, skip + i])
-        follows[axis, i] = one if p >= low and p <= high else zero
+        follows[axis, i] = one if p >= zero and p <= last else zero
 
 
 @inner
-def fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors, address, up, follows, n):
+def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
     """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
-    real, step = up.dtype.type, np.int32(pitch)
+    real, step = up.dtype.type, np.int32(geometry.pitch[axis])
+    size, mirrors = geometry.size[axis], geometry.mirrors[axis]
+    constant, factor, row = offset_of(geometry, taps, t, axis)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (size - 1) if mirrors else size)
     turn = real(size - 1) if mirrors else period  # from here on the mirror image
@@ -197,7 +227,7 @@ def fold(centre, axis, constant, factor, along, row, skip, size, pitch, mirrors,
         near = near if near < farthest else farthest
         low = np.floor(near)
         fraction = near - low
-        folded = low - period * np.floor(low * inverse)
+        folded = low - one - period * np.floor((low - one) * inverse)
         folded = folded + period if folded < zero else folded  # where the quotient was rounded
         folded = folded - period if folded >= period else folded
         flipped = folded >= turn
@@ -245,28 +275,28 @@ def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
 @inner
 def fill_reach(first, field, start, taps, t, along, n):
     """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
-    real = along.dtype.type
-    zero, one, two, smallest = real(0), real(1), real(2), real(SMALLEST_NORM)
+    zero, two = along.dtype.type(0), along.dtype.type(2)
     u_z, u_y, u_x = taps[t, 0], taps[t, 1], taps[t, 2]
     # The rows of M_yy, M_yx, M_xx and ω_y, ω_x; a line has the last of each alone, and the others count for nothing.
     yy, yx, xx, y, x = ((3, 4, 5, 7, 8), (0, 1, 2, 3, 4), (0, 0, 0, 1, 1))[first]
+    drifts = field.shape[0] > x
     for i in range(n):
-        square = u_y * u_y * field[yy, start + i] + two * u_y * u_x * field[yx, start + i]
-        along[1, i] = square + u_x * u_x * field[xx, start + i]
-    if first == 0:
-        for i in range(n):
-            square = u_z * u_z * field[0, start + i] + two * u_z * u_y * field[1, start + i]
-            along[1, i] += square + two * u_z * u_x * field[2, start + i]
-    for i in range(n):
-        along[1, i] = np.sqrt(zero if along[1, i] <= zero else along[1, i])
-        along[0, i] = along[1, i]
-    if field.shape[0] > x:
-        for i in range(n):
-            along[0, i] += u_y * field[y, start + i] + u_x * field[x, start + i]
+        j = start + i
+        square = u_y * u_y * field[yy, j] + two * u_y * u_x * field[yx, j] + u_x * u_x * field[xx, j]
+        drift = u_y * field[y, j] + u_x * field[x, j] if drifts else zero
         if first == 0:
-            add_scaled(u_z, field, 6, start, along, 0, np.uint64(0), n)
-    for i in range(n):
-        along[0, i] = one / (smallest if along[0, i] < smallest else along[0, i])
+            square += u_z * u_z * field[0, j] + two * u_z * u_y * field[1, j] + two * u_z * u_x * field[2, j]
+            drift += u_z * field[6, j] if drifts else zero
+        along[0, i], along[1, i] = reach_of(square, drift)
+
+
+@inlined
+def reach_of(square, drift):
+    """Return 1/F and √(uᵀMu)."""
+    real = type(square)
+    root = np.sqrt(real(0) if square <= real(0) else square)
+    norm, smallest = root + drift, real(SMALLEST_NORM)
+    return real(1) / (smallest if norm < smallest else norm), root
 
 
 @inner
