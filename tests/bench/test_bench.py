@@ -5,10 +5,12 @@ import csv
 import pytest
 import torch
 
+from metricconv._files import read_table
 from metricconv.bench import report
 from metricconv.bench.__main__ import COLUMNS, _row, main
 from metricconv.bench.cases import SHAPES, Contender, Shape, contenders
 from metricconv.bench.correctness import errors
+from metricconv.bench.rows import Rows
 from metricconv.bench.timing import Timing
 
 TINY = Shape("dense", 2, 4, 7, 6, 3, metric_groups=2)
@@ -75,3 +77,18 @@ def test_table_and_plot_come_from_the_csv(tmp_path):
     assert "| cudnn conv2d | bfloat16 | 1.000 (0.50×) | 1.000 (0.50×) | 3.0 |" in text
     assert "broken float32 on (1,2,3,4) k3: 0.5 is too large" in text
     assert (tmp_path / "gpu.png").stat().st_size > 5000
+
+
+def test_some_rows_measured_again_replace_their_own_and_leave_the_others(tmp_path):
+    path, columns = tmp_path / "gpu.csv", ["op", "mode", "p50_ms"]
+    whole = Rows(path, columns, ("op", "mode"), only="")
+    for op, time in (("ours", "2"), ("theirs", "3")):
+        whole.add({"op": op, "mode": "fwd", "p50_ms": time})
+    some = Rows(path, columns, ("op", "mode"), only="ours")
+    with pytest.raises(SystemExit, match="ours"):
+        some.written()
+    some.add({"op": "ours", "mode": "fwd", "p50_ms": "1"})
+    some.add({"op": "ours", "mode": "fwd+bwd", "p50_ms": "4"})
+    assert [(row["op"], row["p50_ms"]) for row in read_table(some.written())] == [
+        ("ours", "1"), ("theirs", "3"), ("ours", "4"),
+    ]  # fmt: skip

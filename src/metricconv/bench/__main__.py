@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from .._files import versions, write_table
+from .._files import versions
 from ..ops.cpu import absence
 from . import cpu, cpu_report, report, training
 from .cases import SHAPES, Contender, Shape, contenders
 from .correctness import TOLERANCE, errors
+from .rows import Rows
 from .timing import Timing, measure
 
 COLUMNS = [
@@ -26,7 +27,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.bench", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("benchmarks"), help="folder of the results")
-    parser.add_argument("--only", default="", help="run only shapes or contenders whose name contains this")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="run only shapes or contenders whose name contains this; other rows of the table stay as they are",
+    )
     parser.add_argument("--eager", action="store_true", help="time eager calls too, launch overhead included")
     parser.add_argument("--device", choices=["cuda", "cpu"], help="whose engine to time; the GPU's, if there is one")
     options = parser.parse_args(arguments)
@@ -41,21 +46,16 @@ def main(arguments: list[str] | None = None) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     name = torch.cuda.get_device_name().replace(" ", "-").lower()
-    path = options.output / f"{name}.csv"
-    rows = []
-    for shape, contender in _selected(options.only):
-        for row in _rows(shape, contender, options.eager):
-            rows.append(row)
-            _say(row)
-            write_table(path, rows, COLUMNS)
+    rows = Rows(options.output / f"{name}.csv", COLUMNS, ("op", "shape", "dtype", "mode", "timing"), options.only)
+    for row in itertools.chain(*(_rows(*chosen, options.eager) for chosen in _selected(options.only))):
+        rows.add(row)
+        _say(row)
     if options.only in training.SHAPE:
         for name, dtype, iterate in training.iterations():
-            rows.append(
-                _row(name, training.SHAPE, "training", dtype, "iteration", "eager", measure(iterate, graph=False))
-            )
+            timing = measure(iterate, graph=False)
+            rows.add(_row(name, training.SHAPE, "training", dtype, "iteration", "eager", timing))
             _say(rows[-1])
-            write_table(path, rows, COLUMNS)
-    report.write(path)
+    report.write(rows.written())
 
 
 def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 import metricconv as mc
 
-from .._files import versions, write_table
+from .._files import versions
 from .cases import Contender, Inputs, Shape, _conv2d, _metric, _metric_conv, _nothing, _stencil
 from .correctness import TOLERANCE, errors
+from .rows import Row, Rows
 
 COLUMNS = [
     "op", "shape", "mode", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error", "repetitions", "cpu", "threads",
@@ -33,20 +34,18 @@ PHOTOGRAPH = (3000, 4000, 3)
 STEPS = 4
 
 Call = Callable[[], object]
-Row = dict[str, str]
 
 
 def run(folder: Path, only: str = "", threads: int = 2) -> Path:
     """Check, time and weigh every contender whose shape or name contains ``only``; return the path of the table."""
     torch.set_num_threads(threads)
     path = folder / f"{re.sub(r'[^a-z0-9]+', '-', _cpu().lower()).strip('-')}.csv"
-    rows: list[Row] = []
+    rows = Rows(path, COLUMNS, ("op", "shape", "mode"), only)
     for row in _rows(only):
-        rows.append(row | _circumstances())
+        rows.add(row | _circumstances())
         number = row.get("p50_ms", "")
         print(f"{row['op']:28}{row['shape']:24}{row['mode']:9}{number:>12}{row.get('peak_mb', ''):>10}", flush=True)
-        write_table(path, rows, COLUMNS)
-    return path
+    return rows.written()
 
 
 def contenders(shape: Shape) -> Iterator[Contender]:
