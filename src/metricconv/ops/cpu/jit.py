@@ -41,7 +41,9 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a formula into the loops that use it, which could not become vector instructions around a call."""
+    """Compile a function into what calls it: a formula in a loop, which could not become vector instructions around a
+    call, or a step of every tap, as to hand over a geometry costs more than many a loop.
+    """
     return compiled(function, forceinline=True, _nrt=False)
 
 

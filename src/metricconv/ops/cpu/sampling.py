@@ -107,7 +107,7 @@ def aim(geometry, field, start, taps, t, pixel, along, paths, n):
         geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], pixel, paths, n)
 
 
-@inner
+@inlined
 def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, n):
     """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
@@ -122,7 +122,7 @@ def locate(geometry, field, start, taps, t, centre, along, paths, address, up, f
         place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, n)
 
 
-@inner
+@inlined
 def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
     """Turn the positions of a tap, which follow the array ``along`` from ``skip`` on, into addresses and weights."""
     first = geometry.first
@@ -143,7 +143,7 @@ def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
             fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n)
 
 
-@inner
+@inlined
 def offset_of(geometry, taps, t, axis):
     """Return a tap's offset along an axis, as a constant, a factor, and the row of the array that this multiplies."""
     a, zero, one = taps[t, axis], taps.dtype.type(0), taps.dtype.type(1)
@@ -155,7 +155,7 @@ def offset_of(geometry, taps, t, axis):
     return zero if geometry.kind == GEODESIC else a, zero if geometry.kind == GRID else one, row
 
 
-@inner
+@inlined
 def row_of(kind, number, first, axis):
     """Return which row, of the field or of ``along``, holds what a tap's offset along an axis follows."""
     if kind in (BALL, DILATED):
@@ -178,7 +178,7 @@ def onto_ring(p, size):
     return cell, inside - real(cell)
 
 
-@inner
+@inlined
 def clamp_plane(geometry, taps, t, centre, along, skip, address, up, n):
     """Bring positions in a plane onto the ring, along both axes at once."""
     (_, height, width), pitch = geometry.size, np.int32(geometry.pitch[1])
