@@ -73,7 +73,7 @@ def plot(rows: list[Row], path: Path) -> None:
         chosen = [row for row in rows if (row["shape"], row["mode"]) == (shape, mode)]
         times = [float(row["p50_ms"]) for row in chosen]
         bars = axis.barh([row["op"] for row in chosen], times, color=[_COLOURS[row["op"]] for row in chosen])
-        axis.bar_label(bars, [f"{t:.3g}" for t in times], padding=3, fontsize=8)
+        axis.bar_label(bars, [f"{t:.3g}" if t < 1000 else f"{t:.0f}" for t in times], padding=3, fontsize=8)
         axis.set(xscale="log", title=f"{shape}, {mode}")
         axis.title.set_fontsize(9)
         axis.invert_yaxis()

@@ -65,7 +65,10 @@ def backend_report() -> BackendReport:
 _TRITON = (
     "fused kernels for CUDA devices; on an H200, forward + backward in float32, 3 to 59 times as fast as the reference"
 )
-_CPU = "kernels for CPUs, compiled by numba on the first call and kept for later processes"
+_CPU = (
+    "kernels for CPUs, compiled by numba on the first call and kept for later processes; on two threads, forward + "
+    "backward of tangent balls, 6 to 19 times as fast as the reference"
+)
 _REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
 
 
