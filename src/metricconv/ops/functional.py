@@ -78,8 +78,10 @@ def support_conv(
     padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
     device = _checks.floating(input, "input").device.type
     autocast = device != "meta" and torch.is_autocast_enabled(device)
-    if autocast and input.dtype != torch.float64:  # the engines give all but the geometry the input's dtype
-        input = input.to(torch.get_autocast_dtype(device))
+    if autocast and input.dtype != torch.float64:  # the engines give the weights the input's dtype
+        dtype = torch.get_autocast_dtype(device)
+        input = input.to(dtype)
+        bias, modulation = (t if t is None else t.to(dtype) for t in (bias, modulation))
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
     check(problem)
     if not torch.compiler.is_compiling() and _checking_finite.get():

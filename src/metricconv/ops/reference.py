@@ -56,7 +56,7 @@ def _partial_sum(problem: Problem, rows: Tensor, samples: slice) -> Tensor:
     if problem.modulation is not None:
         gathered = gathered * _per_pixel(problem.modulation[:, :, samples], problem).to(rows.dtype).unsqueeze(-1)
     gathered = gathered.flatten(3).unflatten(3, (groups, -1))  # [B, N, p, groups, C/groups]
-    kernel = problem.weight.to(rows.dtype).flatten(2)[:, :, samples].unflatten(0, (groups, -1))
+    kernel = problem.weight.to(x.dtype).to(rows.dtype).flatten(2)[:, :, samples].unflatten(0, (groups, -1))
     return torch.einsum("bnpgc,gocp->bngo", gathered, kernel).flatten(2).expand(x.shape[0], -1, -1)
 
 

@@ -90,7 +90,7 @@ def run(problem: Problem) -> Tensor:
         field, *flow = _joined(parts, dim), 0, (0, 0), (1.0, 1.0), False
     y = library.support_conv(
         _solid(x.to(dtype), dim),
-        _solid(problem.weight.to(dtype), dim),
+        _solid(problem.weight.to(x.dtype).to(dtype), dim),
         modulation if modulation is None else _solid(modulation, dim),
         field,
         _table(problem).to(dtype),
