@@ -69,9 +69,20 @@ def source(page, name):
     return page.get_attribute(f"#{name} img", "src")
 
 
-def changes(page, name, before):
+def changes(page, name, before, wait=PATIENCE):
     """Wait until an image is another one."""
-    page.wait_for_function(f"document.querySelector('#{name} img').src !== {before!r}")
+    page.wait_for_function(f"document.querySelector('#{name} img').src !== {before!r}", timeout=wait)
+
+
+def click(page, x, y, before):
+    """Click the picture until the view of the pixel is another: a click while the page still answers is not heard."""
+    for wait in (5_000, 15_000, PATIENCE):
+        page.click("#shown img", position={"x": x, "y": y})
+        try:
+            return changes(page, "close", before, wait)
+        except playwright.TimeoutError:
+            continue
+    pytest.fail("clicks changed nothing")
 
 
 def number(page, name):
@@ -145,8 +156,7 @@ def test_balls_of_a_networks_layers_are_shown(page, checkpoint):
     changes(page, "close", first)
     assert number(page, "layer") == "layer3.1.conv2"
     second = source(page, "close")
-    page.click("#shown img", position={"x": 250, "y": 150})
-    changes(page, "close", second)
+    click(page, 250, 150, second)
 
 
 def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
@@ -158,8 +168,7 @@ def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
     page.click("#checkpoint [aria-label='Clear']")
     give_checkpoint(page, tmp_path / "other.pt")
     page.wait_for_selector("text=other.pt: has no adaptive convolutions")
-    page.click("#shown img", position={"x": 200, "y": 200})
-    changes(page, "close", close)
+    click(page, 200, 200, close)
     assert float(number(page, "radius")) > 0
 
 
