@@ -102,8 +102,7 @@ def test_a_click_shows_the_ball_of_that_pixel(page):
     box = page.locator("#shown img").bounding_box()
     side = min(box["width"], box["height"])  # the image is square and centred
     x, y = (box["width"] - side) / 2 + 0.75 * side, (box["height"] - side) / 2 + 0.25 * side
-    page.click("#shown img", position={"x": x, "y": y})
-    changes(page, "close", close)
+    click(page, x, y, close)
     assert number(page, "pixel") != before
     row, column = map(int, number(page, "pixel").split(","))
     assert abs(row - 128) <= 4 and abs(column - 384) <= 4
@@ -179,5 +178,4 @@ def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):
     page.wait_for_selector("text=rubbish.png: not an image that can be read")
     assert source(page, "shown") == before
     close = source(page, "close")
-    page.click("#shown img", position={"x": 200, "y": 200})
-    changes(page, "close", close)
+    click(page, 200, 200, close)
