@@ -159,3 +159,10 @@ def test_the_margin_is_the_reach_of_the_balls(image, monkeypatch):
     large.tangent_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))  # 1/√0.02 = 7.07 pixels
     large.geodesic_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))
     assert margins == [4, 4, 8, 4, 4, 8 + 1 + 1 + 4]
+
+
+def test_tiles_are_computed_by_other_processes_as_on_a_cluster():
+    image = np.random.default_rng(0).random((30, 40)).astype(np.float32)
+    tiled = large.tangent_filter(da.from_array(image, chunks=20), samples=3)
+    found = tiled.compute(scheduler="processes", num_workers=2)
+    assert np.abs(found - filters.tangent_filter(image, samples=3)).max() < 1e-6

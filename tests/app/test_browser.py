@@ -179,3 +179,31 @@ def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):
     assert source(page, "shown") == before
     close = source(page, "close")
     click(page, 200, 200, close)
+
+
+@pytest.mark.slow  # a machine that does other things is slower than that
+@pytest.mark.parametrize("layer", [False, True])
+def test_a_click_is_answered_within_300_ms(page, checkpoint, layer):
+    if layer:
+        own = source(page, "close")
+        give_checkpoint(page, checkpoint)
+        changes(page, "close", own)
+        click(page, 240, 140, source(page, "close"))
+    page.wait_for_timeout(5_000)
+    times = []
+    for step in range(15):
+        box = page.locator("#shown img").bounding_box()
+        before = source(page, "close")
+        page.evaluate(f"""() => {{
+            window.took = 0;
+            const watch = () => {{ if (document.querySelector("#close img").src === {before!r}) setTimeout(watch, 2);
+                                   else window.took = performance.now() - window.start; }};
+            window.addEventListener("click", () => {{ window.start = performance.now(); watch(); }},
+                                    {{capture: true, once: true}});
+        }}""")
+        page.mouse.click(box["x"] + 150 + 12 * step, box["y"] + 120 + 9 * step)
+        page.wait_for_function("window.took > 0")
+        times.append(page.evaluate("window.took"))
+        page.wait_for_timeout(300)
+    print(f"median {sorted(times)[7]:.0f} ms, longest {max(times):.0f} ms")
+    assert sorted(times)[7] < 300
