@@ -131,6 +131,7 @@ class Parametrisation(ABC):
             radius: the unit balls are made so many times as large.
         """
         if not torch.compiler.is_compiling():  # a compiler fuses the formulas by itself
+            self._check(raw, start, gain)
             for fused in FUSED:
                 metric = fused(self, raw, start, gain, radius)
                 if metric is not None:
@@ -141,15 +142,22 @@ class Parametrisation(ABC):
         self, raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None, radius: float = 1
     ) -> Randers | Riemannian:
         """Return the same in plain PyTorch, with derivatives of any order."""
-        _checks.floating(raw, "raw")
-        if raw.dim() != self.dim + 3 or raw.shape[2] != self.channels:
-            spatial = f"{self.dim} spatial {'axis' if self.dim == 1 else 'axes'}"
-            raise ValueError(f"`raw` must be (B, G, {self.channels}, *spatial), {spatial}, got {tuple(raw.shape)}")
+        self._check(raw, start, gain)
         raw = affine(raw, start, gain).clamp(-_SATURATION, _SATURATION)
         M = self.matrix(raw[:, :, : self.matrix_channels])
         drift = self._drift(M, raw[:, :, self.matrix_channels :]) if self._drift_channels else None
         metric = Riemannian(M) if drift is None else Randers(M, drift)
         return metric if radius == 1 else metric.scaled(radius)
+
+    def _check(self, raw: Tensor, start: Tensor | None, gain: Tensor | None) -> None:
+        _checks.floating(raw, "raw")
+        if raw.dim() != self.dim + 3 or raw.shape[2] != self.channels:
+            spatial = f"{self.dim} spatial {'axis' if self.dim == 1 else 'axes'}"
+            raise ValueError(f"`raw` must be (B, G, {self.channels}, *spatial), {spatial}, got {tuple(raw.shape)}")
+        if start is not None and tuple(start.shape) != (self.channels,):
+            raise ValueError(f"`start` must be ({self.channels},), got shape {tuple(start.shape)}")
+        if gain is not None and gain.numel() != 1:
+            raise ValueError(f"`gain` must be one number, got shape {tuple(gain.shape)}")
 
     @property
     def _drift_channels(self) -> int:
