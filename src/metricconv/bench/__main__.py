@@ -52,9 +52,10 @@ def main(arguments: list[str] | None = None) -> None:
         _say(row)
     if options.only in training.SHAPE:
         for name, dtype, iterate in training.iterations():
-            timing = measure(iterate, graph=False)
-            rows.add(_row(name, training.SHAPE, "training", dtype, "iteration", "eager", timing))
-            _say(rows[-1])
+            for timing in _timings(name, eager=True):
+                measured = measure(iterate, graph=timing == "graph")
+                rows.add(_row(name, training.SHAPE, "training", dtype, "iteration", timing, measured))
+                _say(rows[-1])
     report.write(rows.written())
 
 
@@ -77,10 +78,13 @@ def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[dict[str,
     if not worst <= TOLERANCE[contender.dtype]:
         yield _row(*what, "check", "", None, f"{worst:.2e} is too large: not timed")
         return
-    # torchvision launches on the default stream, where a capture does not see its kernels.
-    timings = ["eager"] if contender.name.startswith("torchvision") else ["graph", *["eager"] * eager]
-    for (mode, call), timing in itertools.product(_calls(shape, contender), timings):
+    for (mode, call), timing in itertools.product(_calls(shape, contender), _timings(contender.name, eager)):
         yield _row(*what, mode, timing, measure(call, graph=timing == "graph"), f"{worst:.1e}")
+
+
+def _timings(name: str, eager: bool) -> list[str]:
+    """Return how to time a contender: torchvision launches on the default stream, where no capture sees its kernels."""
+    return ["eager"] if name.startswith("torchvision") else ["graph", *["eager"] * eager]
 
 
 def _row(

@@ -30,20 +30,23 @@ def table(rows: list[Row]) -> str:
     """Return, by shape, the median of every contender and how many times slower it is than the metric convolution."""
     lines = ["| shape | op | dtype | fwd ms | fwd+bwd ms | peak MB (fwd+bwd) |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, str, str], dict[str, Row]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["regime"] == "training" and row["timing"] == "eager"):
+        shape = f"{row['shape']}, {row['timing']}" if row["regime"] == "training" else row["shape"]
         if row["timing"]:
-            groups.setdefault((row["shape"], row["op"], row["dtype"]), {}).setdefault(row["mode"], row)
+            groups.setdefault((shape, row["op"], row["dtype"]), {}).setdefault(row["mode"], row)
     for (shape, op, dtype), modes in groups.items():
-        ours = groups.get((shape, "metric", "bfloat16"), {})
-        both = modes.get("fwd+bwd", modes.get("iteration"))
-        cells = [_cell(modes.get("fwd"), ours.get("fwd")), _cell(both, ours.get("fwd+bwd"))]
+        step = modes.get("iteration")
+        ours = groups.get((shape, "standard", dtype) if step else (shape, "metric", "bfloat16"), {})
+        both = step or modes.get("fwd+bwd")
+        cells = [_cell(modes.get("fwd"), ours.get("fwd")), _cell(both, ours.get("iteration" if step else "fwd+bwd"))]
         lines.append(f"| {shape} | {op} | {dtype} | {cells[0]} | {cells[1]} | {both['peak_mb'] if both else ''} |")
     notes = [f"\n{r['op']} {r['dtype']} on {r['shape']}: {r['max_error']}" for r in rows if r["mode"] == "check"]
     head = (
         f"{rows[0]['gpu']}, torch {rows[0]['torch']}, triton {rows[0]['triton']}, {rows[0]['date']}. Median of GPU time"
     )
     head += " (a replayed graph, cold cache; eager for torchvision, which cannot be captured, and for training"
-    head += " iterations); in brackets, times the metric convolution in bfloat16.\n"
+    head += " iterations that say so); in brackets, times the metric convolution in bfloat16, and for training"
+    head += " iterations times the standard network.\n"
     return "\n".join([head, *lines, *notes]) + "\n"
 
 

@@ -54,7 +54,7 @@ def iterations(batch: int = 128) -> Iterator[tuple[str, str, Callable[[], object
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             x = torch.randn(batch, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
             target = torch.randint(100, (batch,), device="cuda")
-            optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+            optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True, capturable=True)
             yield name, dtype, _iteration(model, optimiser, x, target, dtype)
 
 

@@ -12,7 +12,7 @@ from triton.compiler import ASTSource
 
 from metricconv.ops import functional
 from metricconv.ops.problem import Problem
-from metricconv.ops.triton import geodesic, launch
+from metricconv.ops.triton import call, geodesic, launch
 from metricconv.ops.triton import run as engine_run
 from ops.cases import Case
 
@@ -43,12 +43,12 @@ def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     try:
         for room, name, kernel in kernels:
             setattr(room, name, _Caught(kernel, launches))
-        launch._memory.clear()
+        call._memory.clear()
         yield launches
     finally:
         for room, name, kernel in kernels:
             setattr(room, name, kernel)
-        launch._memory.clear()
+        call._memory.clear()
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:

@@ -8,7 +8,7 @@ import torch
 import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
-from metricconv.ops.triton import geodesic, library, tiles
+from metricconv.ops.triton import call, geodesic, library, tiles
 from ops.cases import KINDS, MODES, Case, check
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
@@ -70,6 +70,44 @@ def test_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "window", lambda *args: name[:5])
     monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 1)
     check(WINDOWS[name], TOLERANCE)
+
+
+COLUMNS = {
+    "image": Case(channels=(18, 20), size=(5, 4), modulated=True, stride=2, kernel=(1, 3), batch=3),
+    "patch": Case(channels=(18, 20), size=(9, 10), mode="reflect", radius=4.0, kernel=(1, 3)),
+    "no": Case(channels=(36, 20), size=(5, 4), metric_groups=2, mode="border", kernel=(1, 3), modulated=True),
+    "no, deformable": Case(kind="deformable", channels=(18, 20), kernel=(1, 3), modulated=True, biased=False),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_samples_kept_for_matrix_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "window", lambda *args: name.partition(",")[0])
+    monkeypatch.setattr(tiles, "images_by_columns", lambda *args: 1)
+    check(COLUMNS[name], TOLERANCE)
+
+
+@pytest.mark.parametrize("needed", ["input", "weight", "M"])
+def test_samples_kept_for_one_gradient_alone(needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "images_by_columns", lambda *args: 1)
+    tensors, run = Case(channels=(18, 20), kernel=(1, 3)).make()
+    tensors[needed].requires_grad_()
+    expected, found = (
+        torch.autograd.grad(run(tensors, backend=backend).square().sum(), tensors[needed])[0]
+        for backend in ("reference", "triton")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_offsets_side_by_side_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, paired = [], call.Call.paired
+    monkeypatch.setattr(call.Call, "paired", lambda self: seen.append(paired(self)) or seen[-1])
+    offsets = torch.randn(2, 1, 9, 5, 4, 2).permute(0, 1, 2, 5, 3, 4)
+    x, weight = torch.randn(2, 3, 5, 4), torch.randn(4, 3, 3, 3)
+    support = mc.Deformable(offsets, 3)
+    expected, found = (mc.support_conv(x, support, weight, padding=1, backend=b) for b in ("reference", "triton"))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert all(seen) and seen
 
 
 @pytest.mark.parametrize(("smooth", "steps", "drift"), [(0, 4, True), (2, 1, False)])

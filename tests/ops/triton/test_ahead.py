@@ -7,7 +7,7 @@ from ops.cases import Case
 
 pytest.importorskip("triton")
 
-from metricconv.ops.triton import launch, tiles
+from metricconv.ops.triton import backward, call, tiles
 from ops.triton.ahead import build, launches_of
 
 # Bytes that a program may have at most, by capability.
@@ -16,6 +16,8 @@ CASES = {
     "dense": Case(channels=(64, 128), size=(28, 28), dtype=torch.bfloat16, layout="channels_last"),
     "dense, many channels": Case(channels=(512, 512), size=(9, 20), dtype=torch.bfloat16),
     "dense, whole images": Case(channels=(64, 64), size=(8, 8), dtype=torch.float16, modulated=True),
+    "dense, samples kept": Case(channels=(256, 256), size=(32, 32), dtype=torch.float16),
+    "whole images, samples kept": Case(channels=(256, 256), size=(8, 8), dtype=torch.float16, batch=32),
     "dense in float32": Case(kind="deformable", channels=(32, 48), size=(20, 60), groups=2, metric_groups=2),
     "depthwise": Case(channels=(64, 64), groups=64, metric_groups=2, size=(56, 56), dtype=torch.float16),
     "geodesic": Case(kind="geodesic", channels=(16, 16), size=(20, 30)),
@@ -28,7 +30,9 @@ CASES = {
 def test_kernels_compile(name: str, capability: int) -> None:
     launches = launches_of(CASES[name])
     # Forward, image, weights; strays of patches; the geometry, with many channels apart; fields and rays of geodesics.
-    assert len(launches) == {"dense": 4, "dense, many channels": 5, "geodesic": 9}.get(name, 3)
+    # Where samples are kept, weights and geometry come with the image, or after its patches.
+    counts = {"dense": 4, "dense, many channels": 5, "dense, samples kept": 4, "whole images, samples kept": 2}
+    assert len(launches) == {**counts, "geodesic": 9}.get(name, 3)
     for kernel, arguments in launches:
         built = build(kernel, arguments, capability)
         assert built.asm["cubin"] and built.metadata.shared <= SHARED_MEMORY[capability]
@@ -47,7 +51,8 @@ SMALL = {
 )
 def test_kernels_fit_a_small_gpu(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "roomy", lambda device: False)
-    monkeypatch.setattr(launch, "_precision", lambda x: precision)
+    for room in (call, backward):
+        monkeypatch.setattr(room, "precision", lambda: precision)
     case, deterministic = SMALL[name]
     torch.use_deterministic_algorithms(deterministic)
     try:

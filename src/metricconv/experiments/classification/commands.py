@@ -69,6 +69,7 @@ Devices = Annotated[int, typer.Option(help="How many devices, each with a proces
 Strategy = Annotated[str, typer.Option(help="Lightning's: auto, ddp …")]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="Use algorithms that repeat themselves.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Hand networks to torch.compile.")]
+Graphs = Annotated[bool, typer.Option("--graphs", help="Replay training steps as CUDA graphs; on one GPU.")]
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints.")]
 EvalEvery = Annotated[
     int, typer.Option(min=0, help="Epochs between looks at the test images; 0 looks once, at the end.")
@@ -124,6 +125,7 @@ def classify(
     strategy: Strategy = "auto",
     deterministic: Deterministic = False,
     compile: Compile = False,
+    graphs: Graphs = False,
 ) -> None:
     """Train ResNets and add their rows to runs.csv; rows that are there already are not run again.
 
@@ -132,6 +134,8 @@ def classify(
     """
     from . import grids
 
+    if graphs and (devices > 1 or _device(accelerator).type != "cuda"):
+        raise ValueError(f"`graphs` needs one GPU, got {devices} devices of {_device(accelerator).type}")
     if grid == "short":
         precision = precision or _half_precision(accelerator)
     start = "scratch" if pretrained is None else pretrained.stem
@@ -172,6 +176,7 @@ def classify(
         checkpoint_every=checkpoint_every,
         eval_every=eval_every,
         compile=compile,
+        graphs=graphs,
         trainer={
             "accelerator": accelerator,
             "devices": devices,

@@ -42,6 +42,8 @@ class Options:
         checkpoint_every: epochs between checkpoints.
         eval_every: epochs between looks at the test images, for curves; 0 looks once, at the end.
         compile: hand the network to ``torch.compile``.
+        graphs: capture a training step's forward and backward pass as CUDA graphs and replay them, so that the GPU
+            does not wait for Python; on one GPU.
         trainer: more of ``make_trainer``'s options: accelerator, devices, strategy, deterministic …
     """
 
@@ -52,6 +54,7 @@ class Options:
     checkpoint_every: int = 5
     eval_every: int = 0
     compile: bool = False
+    graphs: bool = False
     trainer: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -112,6 +115,8 @@ class Runner:
             networks.recalibrate(network, (pictures.normalised(x) for x in some.split(128)))
         if self.options.compile:
             network.compile()
+        if self.options.graphs:
+            networks.capture(network, next(iter(train))[0], setting.precision)
         return Run(Classifier(network, setting, pictures.classes), train, tests)
 
     def images(self, dataset: str) -> datasets.Images:

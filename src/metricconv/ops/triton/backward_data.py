@@ -7,6 +7,7 @@ from .forward import product
 from .geometry import (
     FARTHEST,
     axis_corners,
+    blend,
     corner_rows,
     image_start,
     load_corners,
@@ -36,6 +37,7 @@ def backward_data_kernel(
     grad_modulation,  # [parts, B, G, P, *out], float32
     grad_field,  # [parts, B, G, n, *out] or [parts, B, G, P, 2, *out], float32
     grad_drift,  # [parts, B, G, 2, *out], float32
+    columns,  # [B·out, P, C]: g_j, where it is known; then the samples m_j x_j in its place, if they are WANTED
     strays,  # [programs]: 1 where a sample left its patch's window, else 0
     scale,  # [1], of the fixed-point sums
     shape,
@@ -50,6 +52,7 @@ def backward_data_kernel(
     grad_modulation_strides,
     part_strides,  # of grad_field, grad_drift, grad_modulation
     KIND: tl.constexpr,
+    PAIRED: tl.constexpr,  # a deformable field's two numbers lie side by side
     DRIFT: tl.constexpr,
     MODULATED: tl.constexpr,
     MODE: tl.constexpr,
@@ -59,6 +62,7 @@ def backward_data_kernel(
     EVEN: tl.constexpr,  # BK divides the span
     SCATTER: tl.constexpr,  # "no", "add", "fixed": whether and how the image's gradient is summed in memory
     MOVES: tl.constexpr,  # "no", or how to deposit the gradients of field, drift and modulation
+    WANTED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -74,7 +78,7 @@ def backward_data_kernel(
     """Gradients of image, geometry and modulation, for a tile of BM pixels and a block of BK input channels.
 
     With g_j = Σ_o w_jo ∂L/∂y_o, the gradient of sample j: the image gets m_j g_j at the four corners by their weights,
-    the position m_j g_j · ∂x, the modulation g_j · x.
+    the position m_j g_j · ∂x, the modulation g_j · x. HOW says how g is found, or that it is "known": see columns.py.
     """
     blocks = channels.ins // channels.span * BLOCKS
     program = tl.program_id(0) // blocks
@@ -129,25 +133,28 @@ def backward_data_kernel(
         if MOVES != "no" and MODULATED:
             to_modulation = grad_modulation + place(image, metric, row, column, grad_modulation_strides, HUGE)
             to_modulation += part * part_strides[2]
+        if HOW == "known":
+            pixel = (wide(image, HUGE) * shape.out_height + row) * shape.out_width + column
+            column_at = columns + (pixel * shape.samples * channels.ins)[:, None] + c[None, :]  # [BM, BK]
         start = image_start(image, shape, channels.ins, HUGE)
         centre_y = row * lattice.stride_y + lattice.origin_y
         centre_x = column * lattice.stride_x + lattice.origin_x
         gy = p0  # loaded tap by tap, block by block
         if HOW == "each":
             gy = load_upstream(grad_out, out_at, c, live[:, None] & in_span[None, :], out_strides, HOW, HUGE)
-        elif STEPS == 1:  # the same at every tap: loaded once
+        elif HOW != "known" and STEPS == 1:  # the same at every tap: loaded once
             inner = tl.arange(0, BN)
             mask = live[:, None] & (inner < channels.outs_per_group)[None, :]
             gy = load_upstream(grad_out, out_at, group * channels.outs_per_group + inner, mask, out_strides, HOW, HUGE)
 
         zero = tl.zeros_like(p0)
         g0, g1, g2, g3, g4 = zero, zero, zero, zero, zero
-        p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, HUGE)
+        p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, PAIRED, HUGE)
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
-            p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, HUGE)
+            p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
             y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x + dx, shape.width, MODE)
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
@@ -155,10 +162,14 @@ def backward_data_kernel(
             if MODULATED:
                 m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
 
-            g = tap_gradient(
-                gy, grad_out, out_at, weight, tap, group, in_group, c, live, in_span, shape, channels, out_strides,
-                HOW, PRECISION, HUGE, BM, BN, BK, STEPS,
-            )  # fmt: skip
+            if HOW == "known":
+                here_at = column_at + tap * channels.ins
+                g = tl.load(here_at, mask=live[:, None] & in_span[None, :], other=0.0).to(tl.float32)
+            else:
+                g = tap_gradient(
+                    gy, grad_out, out_at, weight, tap, group, in_group, c, live, in_span, shape, channels, out_strides,
+                    HOW, PRECISION, HUGE, BM, BN, BK, STEPS,
+                )  # fmt: skip
             shares = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
             at_y = tl.minimum(tl.maximum(centre_y + dy, -FARTHEST), FARTHEST) - first_y
             at_x = tl.minimum(tl.maximum(centre_x + dx, -FARTHEST), FARTHEST) - first_x
@@ -177,8 +188,12 @@ def backward_data_kernel(
                 )  # [BW, BM]
                 window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
 
-            if MOVES != "no":
+            if MOVES != "no" or WANTED:
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
+            if WANTED:
+                value = blend(corners, (m * wy0, m * wy1, wx0, wx1), False)
+                tl.store(here_at, value.to(x.dtype.element_ty), mask=live[:, None] & in_span[None, :])
+            if MOVES != "no":
                 weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
                 to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
                 to_y, to_x = m * to_y, m * to_x

@@ -49,6 +49,7 @@ def backward_weight_kernel(
     tiles_per_part,
     part_stride,
     KIND: tl.constexpr,
+    PAIRED: tl.constexpr,  # a deformable field's two numbers lie side by side
     DRIFT: tl.constexpr,
     MODULATED: tl.constexpr,
     MODE: tl.constexpr,
@@ -108,7 +109,7 @@ def backward_weight_kernel(
         p0, p1, p2, p3, p4 = load_parameters(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
-        p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, HUGE)
+        p0, p1 = load_tap(field, field_at, field_strides, tap, p0, p1, KIND, PAIRED, HUGE)
         dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
         start = image_start(image, shape, channels.ins, HUGE)
         centre_y = row * lattice.stride_y + lattice.origin_y

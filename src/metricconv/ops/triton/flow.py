@@ -20,10 +20,35 @@ LEAST_NORM = tl.constexpr(_LEAST_NORM)
 
 
 @triton.jit
+def reciprocal(x):
+    """Return 1 / x by the hardware's own approximation, to within 1 ulp; |x| is neither huge nor denormal."""
+    if INTERPRETED:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+
+@triton.jit
+def between(position, extent, MODE: tl.constexpr):
+    """Return the two nodes around a position along one axis, their weights, and these weights' derivatives.
+
+    Where a field has a margin, what lies beyond it is what lies on it: the two are always neighbours.
+    """
+    if MODE == "circular":
+        return axis_corners(position, extent, MODE)
+    else:
+        near = tl.minimum(tl.maximum(position, 0.0), extent - 1.0)
+        low = tl.minimum(tl.floor(near), extent - 2.0)
+        index, up = low.to(tl.int32), near - low
+        moves = tl.where(near == position, 1.0, 0.0)
+        return index, index + 1, 1 - up, up, -moves, moves
+
+
+@triton.jit
 def corners_of(y, x, height, width, MODE: tl.constexpr):
     """Return the four nodes around a place, their weights, and these weights' derivatives along y and x."""
-    y0, y1, wy0, wy1, vy0, vy1 = axis_corners(y, height, MODE)
-    x0, x1, wx0, wx1, vx0, vx1 = axis_corners(x, width, MODE)
+    y0, y1, wy0, wy1, vy0, vy1 = between(y, height, MODE)
+    x0, x1, wx0, wx1, vx0, vx1 = between(x, width, MODE)
     nodes = (y0 * width + x0, y0 * width + x1, y1 * width + x0, y1 * width + x1)
     weights = (wy0 * wx0, wy0 * wx1, wy1 * wx0, wy1 * wx1)
     along_y = (vy0 * wx0, vy0 * wx1, vy1 * wx0, vy1 * wx1)
@@ -38,12 +63,24 @@ def quad_at(nodes):
 
 
 @triton.jit
-def gather(plane, nodes, weights):
+def quads(plane, nodes, width, MODE: tl.constexpr):
+    """Return where a plane keeps the quads of four nodes: [BM, 4] each."""
+    first = plane + quad_at(nodes[0])
+    if MODE == "circular":
+        return first, plane + quad_at(nodes[1]), plane + quad_at(nodes[2]), plane + quad_at(nodes[3])
+    else:  # one address and its neighbours, which costs less than four
+        below = first + 4 * width
+        return first, first + 4, below, below + 4
+
+
+@triton.jit
+def gather(plane, nodes, weights, width, MODE: tl.constexpr):
     """Interpolate the quads of a plane: [BM, 4]."""
-    value = weights[0][:, None] * tl.load(plane + quad_at(nodes[0]))
-    value += weights[1][:, None] * tl.load(plane + quad_at(nodes[1]))
-    value += weights[2][:, None] * tl.load(plane + quad_at(nodes[2]))
-    return value + weights[3][:, None] * tl.load(plane + quad_at(nodes[3]))
+    at = quads(plane, nodes, width, MODE)
+    value = weights[0][:, None] * tl.load(at[0])
+    value += weights[1][:, None] * tl.load(at[1])
+    value += weights[2][:, None] * tl.load(at[2])
+    return value + weights[3][:, None] * tl.load(at[3])
 
 
 @triton.jit
@@ -65,46 +102,48 @@ def together(first, second, third, fourth):
 
 
 @triton.jit
-def read(field, nodes, weights, plane):
-    """Interpolate the local tuple from a field of planes of ``plane`` nodes."""
-    m00, m01, m11, B = apart(gather(field, nodes, weights))
-    a00, a01, a11, o0 = apart(gather(field + 4 * plane, nodes, weights))
-    b00, b01, b11, o1 = apart(gather(field + 8 * plane, nodes, weights))
+def read(field, nodes, weights, size, MODE: tl.constexpr):
+    """Interpolate the local tuple from a field of planes of size (H, W)."""
+    plane, width = size[0] * size[1], size[1]
+    m00, m01, m11, B = apart(gather(field, nodes, weights, width, MODE))
+    a00, a01, a11, o0 = apart(gather(field + 4 * plane, nodes, weights, width, MODE))
+    b00, b01, b11, o1 = apart(gather(field + 8 * plane, nodes, weights, width, MODE))
     return m00, m01, m11, o0, o1, B, a00, a01, a11, b00, b01, b11
 
 
 @triton.jit
-def spread(plane, grad_plane, nodes, weights, along_y, along_x, g, live):
+def spread(plane, grad_plane, nodes, weights, along_y, along_x, g, live, width, MODE: tl.constexpr):
     """Add quads g [BM, 4] to their nodes by the weights; return Σ g ∂quad/∂y and Σ g ∂quad/∂x."""
+    at, to = quads(plane, nodes, width, MODE), quads(grad_plane, nodes, width, MODE)
     dy, dx = tl.zeros_like(g), tl.zeros_like(g)
     for corner in tl.static_range(4):
-        at = quad_at(nodes[corner])
-        value = tl.load(plane + at)
+        value = tl.load(at[corner])
         dy += along_y[corner][:, None] * value
         dx += along_x[corner][:, None] * value
-        tl.atomic_add(grad_plane + at, weights[corner][:, None] * g, mask=live[:, None], sem="relaxed")
+        tl.atomic_add(to[corner], weights[corner][:, None] * g, mask=live[:, None], sem="relaxed")
     return tl.sum(g * dy, 1), tl.sum(g * dx, 1)
 
 
 @triton.jit
-def read_adjoint(field, grad_field, nodes, weights, along_y, along_x, g, plane, live):
+def read_adjoint(field, grad_field, nodes, weights, along_y, along_x, g, size, live, MODE: tl.constexpr):
     """Spread the gradients of a local tuple over the field; return what they say about the place."""
+    plane, width = size[0] * size[1], size[1]
     quad = together(g[0], g[1], g[2], g[5])
-    y0, x0 = spread(field, grad_field, nodes, weights, along_y, along_x, quad, live)
+    y0, x0 = spread(field, grad_field, nodes, weights, along_y, along_x, quad, live, width, MODE)
     quad, at = together(g[6], g[7], g[8], g[3]), 4 * plane
-    y1, x1 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live)
+    y1, x1 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live, width, MODE)
     quad, at = together(g[9], g[10], g[11], g[4]), 8 * plane
-    y2, x2 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live)
+    y2, x2 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live, width, MODE)
     return y0 + y1 + y2, x0 + x1 + x2
 
 
 @triton.jit
 def inverse(local):
     """Return 1/m00, m01/m00 and 1/pivot of M = LDLᵀ, the second pivot kept positive; and 1 where it was not clamped."""
-    over = 1.0 / local[0]
+    over = reciprocal(local[0])
     ratio = local[1] * over
     pivot, least = local[2] - ratio * local[1], local[2] * LEAST_PIVOT
-    return over, ratio, 1.0 / tl.where(pivot >= least, pivot, least), tl.where(pivot >= least, 1.0, 0.0)
+    return over, ratio, reciprocal(tl.where(pivot >= least, pivot, least)), tl.where(pivot >= least, 1.0, 0.0)
 
 
 @triton.jit
@@ -122,7 +161,7 @@ def ray(local, M, q0, q1):
         short,
         e0,
         e1,
-        1.0 / tl.where(c < LEAST_NORM, LEAST_NORM, c),
+        reciprocal(tl.where(c < LEAST_NORM, LEAST_NORM, c)),
         tl.where(c < LEAST_NORM, 0.0, 1.0),
     )
 

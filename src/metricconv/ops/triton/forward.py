@@ -79,6 +79,7 @@ def forward_kernel(
     modulation_strides,
     out_strides,
     KIND: tl.constexpr,
+    PAIRED: tl.constexpr,  # a deformable field's two numbers lie side by side
     DRIFT: tl.constexpr,
     MODULATED: tl.constexpr,
     BIASED: tl.constexpr,
@@ -129,12 +130,12 @@ def forward_kernel(
         p0, p1, p2, p3, p4 = load_parameters(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
-        p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, HUGE)
+        p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, PAIRED, HUGE)
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
-            p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, HUGE)
+            p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
             y0, y1, wy0, wy1, _, _ = axis_corners(centre_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, _, _ = axis_corners(centre_x + dx, shape.width, MODE)
             if MODULATED:

@@ -85,11 +85,10 @@ def _make_plans(rays: Rays, steps: int, most: int, device: torch.device) -> list
 
 def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, device: torch.device) -> Plan:
     in_step: list[list[tuple[int, float]]] = [[] for _ in range(len(own) * steps)]
-    for number, j in enumerate(samples):
-        if j in rays.places:
-            ray, part = rays.places[j]
-            t = min(math.ceil(part * steps), steps) - 1
-            in_step[own.index(ray) * steps + t].append((number, part * steps - t))
+    for number, j in enumerate(samples if own else []):
+        ray, part = rays.places.get(j, (own[0], 0.0))  # the centre is where every ray begins
+        t = max(min(math.ceil(part * steps), steps), 1) - 1
+        in_step[own.index(ray) * steps + t].append((number, part * steps - t))
     flat = [place for places in in_step for place in places]
     ends = [0]
     for places in in_step:
@@ -175,17 +174,16 @@ def _trace(
     spacing: Sequence[float],
     circular: bool,
 ) -> Tensor:
-    """Return where samples lie, (F, P, 2, H, W); one that lies on no ray stays at its pixel."""
+    """Return where samples lie, (F, P, 2, H, W), the two numbers of a sample side by side in memory."""
     fields, (height, width) = len(field), _pixels(field, circular)
     table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
-    whole = sample.numel() == samples
-    out = (field.new_empty if whole else field.new_zeros)((fields, samples, 2, height, width))
+    out = (field.new_empty if len(vectors) else field.new_zeros)((fields, samples, height, width, 2))
     if out.numel() and len(vectors):
         with on_device(field):
-            trace_kernel[(triton.cdiv(height * width, _BLOCK) * len(vectors) * fields,)](
-                out=out, rays=len(vectors), **_rays(field, table, circular)
+            trace_kernel[(triton.cdiv(height * width, _BLOCK) * fields, len(vectors))](
+                out=out, **_rays(field, table, circular)
             )
-    return out
+    return out.permute(0, 1, 4, 2, 3)
 
 
 def _compute_trace_backward(
@@ -209,12 +207,11 @@ def _compute_trace_backward(
     for ray in range(0, len(vectors) if grad.numel() else 0, most):
         rays = min(most, len(vectors) - ray)
         with on_device(field):
-            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK) * rays * fields,)](
+            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK) * fields, rays)](
                 grad=grad.contiguous(),
                 grad_field=sums,
                 states=field.new_empty(rays * states_of_a_ray),
                 first_ray=ray,
-                rays=rays,
                 images=fields,
                 **_rays(field, table, circular),
             )
@@ -267,7 +264,7 @@ def _(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Ten
 @_trace_operator.register_fake
 def _(field: Tensor, *rest: Any) -> Tensor:
     fields, (height, width) = len(field), _pixels(field, rest[-1])
-    return field.new_empty((fields, rest[4], 2, height, width))
+    return field.new_empty((fields, rest[4], height, width, 2)).permute(0, 1, 4, 2, 3)
 
 
 @_backward_operator.register_fake

@@ -138,12 +138,17 @@ def load_parameters(field, at, strides, drift, drift_at, drift_strides, KIND: tl
 
 
 @triton.jit
-def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr, HUGE: tl.constexpr):
-    """Return the p0, p1 of this tap: a deformable support has its own at each."""
+def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr, PAIRED: tl.constexpr, HUGE: tl.constexpr):
+    """Return the p0, p1 of this tap: a deformable support has its own at each; PAIRED, they are loaded as one."""
     if KIND == "deformable":
         at = at + wide(tap, HUGE) * strides.n
-        p0 = tl.load(field + at)
-        p1 = tl.load(field + at + strides.d)
+        if PAIRED:
+            pair = tl.load((field + at).to(tl.pointer_type(tl.int64)))
+            p0 = pair.to(tl.int32).to(tl.float32, bitcast=True)
+            p1 = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        else:
+            p0 = tl.load(field + at)
+            p1 = tl.load(field + at + strides.d)
     return p0, p1
 
 

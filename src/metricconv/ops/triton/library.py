@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import launch
+from .backward import backward
+from .call import Call, empty_output
+from .launch import forward
 from .shortcut import first_derivative, shortcut
 
 _ARGUMENTS = (
@@ -28,23 +30,23 @@ _backward_operator = torch.ops.metricconv.support_conv_backward.default
 
 def _forward(*args: Any) -> Tensor:
     *call, bias, channels_last = args
-    return launch.forward(launch.Call(*call), bias, channels_last)
+    return forward(Call(*call), bias, channels_last)
 
 
 def _forward_fake(*args: Any) -> Tensor:
     *fields, _, channels_last = args
-    call = launch.Call(*fields)
-    return launch.empty_output(call.x, call.weight.shape[0], call.grid.size, channels_last)
+    call = Call(*fields)
+    return empty_output(call.x, call.weight.shape[0], call.grid.size, channels_last)
 
 
 def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight, modulation, field and drift; an empty tensor for one not needed."""
     *fields, grad, needs = args
-    call = launch.Call(*fields)
+    call = Call(*fields)
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
     grad = grad.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    found = launch.backward(call, grad, needs)
+    found = backward(call, grad, needs)
     if found[2] is not None and call.modulation is not None:
         found[2] = found[2].to(call.modulation.dtype)
     return tuple(g if g is not None and n else grad.new_empty(0) for g, n in zip(found, needs, strict=True))
@@ -52,7 +54,7 @@ def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
 
 def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
     *fields, grad, needs = args
-    call = launch.Call(*fields)
+    call = Call(*fields)
 
     def channels_last(like: Tensor) -> Tensor:
         n, c, h, w = like.shape

@@ -15,7 +15,9 @@ from .geometry import Shape
 
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
 _PROGRAMS = 1056
-
+# Numbers kept for the gradients of samples, and how many of them a sample tap must have to fill the largest GPU.
+_WORKSPACE = 10 * 2**20
+_BUSY = 2**19
 
 # Those whose programs may have 163 KB of shared memory or more: Ampere to Blackwell in data centres. Others have 99 KB.
 _ROOMY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3), (11, 0)}
@@ -161,6 +163,18 @@ def images_at_a_time(shape: Shape) -> int:
     """Return how many images' gradients are summed at once: a quarter of them, or enough to keep a GPU busy."""
     tiles = math.ceil(shape.out_height / 8) * math.ceil(shape.out_width / 8)
     return max(math.ceil(shape.batch / 4), math.ceil(_PROGRAMS / 2 / tiles))
+
+
+def images_by_columns(shape: Shape, channels: Channels, size: int) -> int:
+    """Return for how many images at a time the gradients of all samples are kept; 0 where gathering again is faster.
+
+    That is so where channels are few; where one image's do not fit; where those that fit would leave the GPU idle.
+    """
+    if min(channels.ins, channels.outs) < (256 if size == 2 else 128):
+        return 0
+    pixels = shape.out_height * shape.out_width
+    images = min(_WORKSPACE // max(pixels * shape.samples * channels.ins, 1), shape.batch)
+    return images if images * pixels * channels.ins >= _BUSY else 0
 
 
 def count(shape: Shape, BM: int, TW: int) -> int:

@@ -8,19 +8,19 @@ first[ρ·T + t] … first[ρ·T + t + 1] of the list ``sample``, each at a frac
 import triton
 import triton.language as tl
 
-from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint
+from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint, reciprocal
 
 
 @triton.jit
-def place_of(program, rays, shape, BM: tl.constexpr, MARGIN: tl.constexpr):
-    """Return a program's field and ray, and its pixels: their numbers, nodes (y, x), and which are in range."""
+def place_of(shape, BM: tl.constexpr, MARGIN: tl.constexpr):
+    """Return a program's field and its pixels: their numbers, nodes (y, x), and which are in range."""
     tiles = (shape[0] * shape[1] + BM - 1) // BM
-    pixel = program % tiles * BM + tl.arange(0, BM)
-    ray = program // tiles % rays
-    image = (program // tiles // rays).to(tl.int64)
+    image = tl.program_id(0) // tiles
+    pixel = (tl.program_id(0) - image * tiles) * BM + tl.arange(0, BM)
     live = pixel < shape[0] * shape[1]
     pixel = tl.minimum(pixel, shape[0] * shape[1] - 1)
-    return image, ray, pixel, pixel // shape[1] + MARGIN, pixel % shape[1] + MARGIN, live
+    row = pixel // shape[1]
+    return image.to(tl.int64), pixel, row + MARGIN, pixel - row * shape[1] + MARGIN, live
 
 
 @triton.jit
@@ -50,9 +50,11 @@ def tilt(local, e0, e1):
 def start(local, u0, u1, h):
     """Return the first stride and momentum of a ray."""
     norm, _ = euclidean(local, u0, u1)
-    e0, e1 = u0 / norm, u1 / norm
+    over = reciprocal(norm)
+    e0, e1 = u0 * over, u1 * over
     c, _ = tilt(local, e0, e1)
-    return h * e0 / c, h * e1 / c, local[0] * e0 + local[1] * e1, local[1] * e0 + local[2] * e1
+    speed = h * reciprocal(c)
+    return speed * e0, speed * e1, local[0] * e0 + local[1] * e1, local[1] * e0 + local[2] * e1
 
 
 @triton.jit
@@ -85,7 +87,7 @@ def midpoint(y, x, x0, x1, w0, w1, b0, b1, density):
 @triton.jit
 def unit(q0, q1):
     """Return a momentum with a largest component of 1, and what it was multiplied by: the flow is homogeneous in it."""
-    over = 1.0 / tl.maximum(tl.abs(q0), tl.abs(q1))
+    over = reciprocal(tl.maximum(tl.abs(q0), tl.abs(q1)))
     return q0 * over, q1 * over, over
 
 
@@ -107,12 +109,11 @@ def trace_kernel(
     first,  # [R·T + 1]
     sample,  # which sample, for each in ``first``
     fraction,  # of its step at which it lies
-    out,  # [F, P, 2, H, W]: displacements
+    out,  # [F, P, H, W, 2]: displacements
     shape,  # (H, W)
     nodes,  # (H, W) of the field
     density,  # nodes to a pixel
     samples,
-    rays,
     steps,
     radius,
     MODE: tl.constexpr,
@@ -120,10 +121,11 @@ def trace_kernel(
     BM: tl.constexpr,
 ):
     """Write where the samples of one ray lie, for a tile of pixels."""
-    image, ray, pixel, y, x, live = place_of(tl.program_id(0), rays, shape, BM, MARGIN)
-    plane = nodes[0] * nodes[1]
+    image, pixel, y, x, live = place_of(shape, BM, MARGIN)
+    ray = tl.program_id(1)
+    plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     field += image * 12 * plane
-    out += image * samples * 2 * shape[0] * shape[1] + pixel
+    out += image * samples * 2 * size + 2 * pixel
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
     h = tl.load(vectors + 3 * ray + 2) * radius / steps
     w0, w1, q0, q1 = start(load_at(field, y * nodes[1] + x, plane), u0, u1, h)
@@ -132,13 +134,14 @@ def trace_kernel(
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
-        local = read(field, corners, weights, plane)
+        local = read(field, corners, weights, nodes, MODE)
         w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
         for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
             d = tl.load(fraction + s)
-            to = out + tl.load(sample + s) * 2 * shape[0] * shape[1]
-            tl.store(to, x0 + d * w0 - 0.5 * d * (1 - d) * b0, mask=live)
-            tl.store(to + shape[0] * shape[1], x1 + d * w1 - 0.5 * d * (1 - d) * b1, mask=live)
+            to = out + tl.load(sample + s) * 2 * size
+            back = 0.5 * d * (1 - d)
+            place = tl.join(x0 + d * w0 - back * b0, x1 + d * w1 - back * b1)
+            tl.store(to[:, None] + tl.arange(0, 2)[None, :], place, mask=live[:, None])
         x0, x1 = x0 + w0, x1 + w1
 
 
@@ -157,7 +160,6 @@ def trace_backward_kernel(
     density,
     samples,
     first_ray,  # of this launch
-    rays,
     steps,
     radius,
     images,
@@ -166,7 +168,8 @@ def trace_backward_kernel(
     BM: tl.constexpr,
 ):
     """Shoot one ray of a tile of pixels again, then walk it backwards with the gradients of its samples."""
-    image, own, pixel, y, x, live = place_of(tl.program_id(0), rays, shape, BM, MARGIN)
+    image, pixel, y, x, live = place_of(shape, BM, MARGIN)
+    own = tl.program_id(1)
     ray = first_ray + own
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     field += image * 12 * plane
@@ -192,7 +195,7 @@ def trace_backward_kernel(
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
-        local = read(field, corners, weights, plane)
+        local = read(field, corners, weights, nodes, MODE)
         w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
         x0, x1 = x0 + w0, x1 + w1
     tl.debug_barrier()  # what was stored is read by the same program
@@ -218,7 +221,7 @@ def trace_backward_kernel(
         q0, q1, over = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, along_y, along_x = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
-        local = read(field, corners, weights, plane)
+        local = read(field, corners, weights, nodes, MODE)
         M = inverse(local)
         _, _, f0, f1 = flow(local, M, q0, q1)
         late = flow_adjoint(local, M, q0 + 0.5 * h * f0, q1 + 0.5 * h * f1, h * gs0, h * gs1, h * gq0, h * gq1)
@@ -229,7 +232,7 @@ def trace_backward_kernel(
             late[5] + early[5], late[6] + early[6], late[7] + early[7], late[8] + early[8], late[9] + early[9],
             late[10] + early[10], late[11] + early[11],
         )  # fmt: skip
-        gy, gx = read_adjoint(field, grad_field, corners, weights, along_y, along_x, to_local, plane, live)
+        gy, gx = read_adjoint(field, grad_field, corners, weights, along_y, along_x, to_local, nodes, live, MODE)
         gy, gx = gy * density[0], gx * density[1]
         gx0, gx1, gw0, gw1 = gx0 + gy, gx1 + gx, gw0 + 0.5 * gy, gw1 + 0.5 * gx
         gb0, gb1 = 0.25 * gy, 0.25 * gx

@@ -1,0 +1,121 @@
+"""The backward pass: which kernels find what, and in which order."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import tiles
+from .call import Call, by_tap, deterministic, precision
+from .launch import Sums, launch_backward_data, launch_backward_weight
+from .launcher import on_device
+
+
+def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+    """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
+    step = call.once("columns", lambda: _images_by_columns(call))
+    if step:
+        with on_device(call.x):
+            return _by_columns(call, grad, needs, step)
+    needs_x, needs_weight, *needs_geometry = needs
+    window, fused = call.once("window", lambda: _window(call))
+    moves = any(needs_geometry)
+    with_weights = moves and needs_weight and fused
+    with_image = moves and not with_weights and needs_x and window != "patch"
+    x = weight = None
+    moved: tuple[Tensor | None, ...] = (None, None, None)
+    with on_device(call.x):
+        if needs_x and window == "patch":
+            x = _image_by_patches(call, grad)
+        elif needs_x:
+            sums = Sums(call, grad, window)
+            found = launch_backward_data(call, grad, window, sums, with_image)
+            x, moved = sums.total().to(call.x.dtype), found if with_image else moved
+        if moves and not with_weights and not with_image:
+            moved = launch_backward_data(call, grad, "no", None, True)
+        if needs_weight:
+            weight, found = launch_backward_weight(call, grad, with_weights)
+            moved = found if with_weights else moved
+    return [x, weight, *moved]
+
+
+def _window(call: Call) -> tuple[str, bool]:
+    """Return over what the image's gradient is summed, and whether the geometry's comes with that of the weights.
+
+    What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
+    """
+    shape, how = call.shape(), tiles.contraction(call.channels())
+    exact = call.x.dtype == torch.float32 and precision() == "ieee"
+    roomy = tiles.roomy(call.x.device)
+    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact, roomy)
+    return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
+
+
+def _images_by_columns(call: Call) -> int:
+    """Return for how many images at a time the gradients of all samples are kept, 0 for none."""
+    if call.groups > 1 or deterministic():  # which torch's library promises only with settings of its own
+        return 0
+    return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
+
+
+def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
+    """Return the image's gradient, summed in float32 a few images at a time, so that the sums take little memory."""
+    result = _empty_image(call)
+    for some in _runs(len(call.x), tiles.images_at_a_time(call.shape())):
+        result[some] = _sum_patches(call.part(some), grad[some])
+    return result
+
+
+def _sum_patches(call: Call, grad: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Return the image's gradient, in float32."""
+    sums = Sums(call, grad, "patch")
+    for window in ("patch", "strays"):
+        launch_backward_data(call, grad, window, sums, False, columns)
+    return sums.total()
+
+
+def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> list[Tensor | None]:
+    """Return the same by two large matrix products, which torch's library takes faster than any kernel that gathers.
+
+    The gradients of all samples of some images are one, ∂L/∂y (B·out, C_out) times the weights (C_out, P·C). Once the
+    kernel has read such a gradient it leaves the sample in its place: the other product is theirs with ∂L/∂y.
+    """
+    needs_x, needs_weight, *needs_geometry = needs
+    moves, outs, (window, _) = any(needs_geometry), call.weight.shape[0], call.once("window", lambda: _window(call))
+    weight = by_tap(call).flatten(1)
+    x, to_weight = _empty_image(call) if needs_x else None, None
+    moved: list[tuple[Tensor | None, ...]] = []
+    for some in _runs(len(call.x), step):
+        part, upstream = call.part(some), grad[some]
+        gy = upstream.permute(0, 2, 3, 1).reshape(-1, outs)
+        columns = gy @ weight if needs_x or moves else gy.new_empty(len(gy), weight.shape[1])
+        if x is not None and window == "patch":
+            x[some] = _sum_patches(part, upstream, columns)
+        sums = None if x is None or window == "patch" else Sums(part, upstream, window)
+        alone = "no" if sums is None else window
+        moved.append(launch_backward_data(part, upstream, alone, sums, moves, columns, needs_weight))
+        if x is not None and sums is not None:
+            x[some] = sums.total()
+        if needs_weight:
+            to_weight = gy.T @ columns if to_weight is None else to_weight.addmm_(gy.T, columns)
+    if to_weight is not None:
+        to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2).to(call.weight.dtype)
+    return [x, to_weight, *(_joined(parts) for parts in zip(*moved, strict=True))]
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the gradients of all images, from those of some and some; None where there are none."""
+    return parts[0] if len(parts) == 1 or parts[0] is None else torch.cat([t for t in parts if t is not None])
+
+
+def _empty_image(call: Call) -> Tensor:
+    """Return (B, C, H, W), channels last, not yet written."""
+    batch, channels, height, width = call.x.shape
+    return call.x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+
+
+def _runs(count: int, step: int) -> list[slice]:
+    """Cut so many images into runs of about the same length, of ``step`` at most."""
+    step = math.ceil(count / math.ceil(count / step))
+    return [slice(start, start + step) for start in range(0, count, step)]
