@@ -15,7 +15,6 @@ displacement x, stride w = hẋ, bend b = h²ẍ and momentum q.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -157,15 +156,14 @@ class FlowField:
     """A metric and its derivatives, packed to be looked up: n numbers a node, in 2-D 12 (without drift, 9).
 
     Args:
-        table: (B·G·S, n), for S nodes of all images and groups: M, then ω and its curl if there are any, then ∂_k M.
-        size: nodes along each axis; with "border" one more on either side, without gradients.
+        nodes: (B·G, n, *size), for all images and groups: M, then ω and its curl if there are any, then ∂_k M; with
+            "border" one node more on either side of an axis, without gradients.
         spacing: pixels between nodes.
         padding_mode: "border" or "circular".
         drift: whether there is an ω.
     """
 
-    table: Tensor
-    size: tuple[int, ...]
+    nodes: Tensor
     spacing: tuple[float, ...]
     padding_mode: str
     drift: bool
@@ -192,18 +190,27 @@ class FlowField:
         packed = [torch.cat(values, 1), torch.cat(slopes, 1)]
         if not circular:
             packed = [_bordered(packed[0]), torch.nn.functional.pad(packed[1], (1, 1) * metric.dim)]
-        nodes = torch.cat(packed, 1).movedim(1, -1)  # [B·G, *size, n]
-        return cls(nodes.flatten(0, -2), tuple(nodes.shape[1:-1]), steps, padding_mode, omega is not None)
+        return cls(torch.cat(packed, 1), steps, padding_mode, omega is not None)
 
     @property
     def dim(self) -> int:
         """The number d of spatial axes."""
-        return len(self.size)
+        return len(self.spacing)
 
     @property
     def fields(self) -> int:
         """The number B·G of fields."""
-        return self.table.shape[0] // math.prod(self.size)
+        return self.nodes.shape[0]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The number of nodes along each axis."""
+        return tuple(self.nodes.shape[2:])
+
+    @property
+    def table(self) -> Tensor:
+        """The numbers by rows: (B·G·S, n), for S nodes of all images and groups."""
+        return self.nodes.movedim(1, -1).flatten(0, -2)
 
     def read(self, origin: Vector, displacement: Vector | None = None) -> Local:
         """Interpolate at origin (in nodes) + displacement (in pixels); shapes that broadcast with (…, B·G, N)."""
@@ -212,15 +219,9 @@ class FlowField:
         else:
             places = [o + x / step for o, x, step in zip(origin, displacement, self.spacing, strict=True)]
         margin = self.padding_mode == "border"
-        position = torch.stack(torch.broadcast_tensors(*places), -1) + margin
-        first = torch.arange(self.fields, device=self.table.device).unsqueeze(1) * math.prod(self.size)
-        rows = torch.zeros((), dtype=self.table.dtype, device=self.table.device)
-        shape = torch.Size()
-        for flat, weight in _interpolation.corners(position, self.size, self.padding_mode):
-            index, weight = torch.broadcast_tensors(flat + first, weight)
-            shape = index.shape
-            rows = rows + self.table.index_select(0, index.flatten()) * weight.reshape(-1, 1)
-        return self._unpack(rows.t().contiguous().unflatten(1, shape))
+        position = torch.stack(torch.broadcast_tensors(*places)) + margin  # [d, …, B·G or 1, N]
+        position = position.movedim((-2, 0), (0, -1)).expand(self.fields, *(-1,) * (position.dim() - 1))
+        return self._unpack(_interpolation.interpolate(self.nodes, position, self.padding_mode).movedim(0, -2))
 
     def _unpack(self, rows: Tensor) -> Local:
         """Name the numbers: rows (n, …)."""

@@ -123,7 +123,7 @@ class GeodesicBall(Support):
         metric = smoothed(self.metric, self.smooth, padding_mode=self.padding_mode)
         field = FlowField.of(metric, self.stride, self.padding_mode)
         places = {j: self.rays.places.get(j) for j in range(self.samples)[samples]}
-        centre = field.table.new_zeros(()).expand(self.dim, field.fields, math.prod(metric.spatial))
+        centre = field.nodes.new_zeros(()).expand(self.dim, field.fields, math.prod(metric.spatial))
         found = dict.fromkeys(places, centre)  # sample → displacement [d, B·G, N]
         chunks = self._chunks(field, sorted({place[0] for place in places.values() if place}))
         for rays in chunks:
@@ -143,16 +143,16 @@ class GeodesicBall(Support):
 
     def _chunks(self, field: FlowField, rays: list[int]) -> list[list[int]]:
         """Cut rays into lists short enough for memory; a traced graph keeps them together."""
-        numbers = field.fields * math.prod(self.metric.spatial) * field.table.shape[1]
+        numbers = field.fields * math.prod(self.metric.spatial) * field.nodes.shape[1]
         step = len(rays) if torch.compiler.is_compiling() else _CHUNK_ELEMENTS // max(numbers, 1)
         return [rays[start : start + max(step, 1)] for start in range(0, len(rays), max(step, 1))]
 
     def _trace(self, field: FlowField, rays: list[int], places: dict[int, tuple[int, float]]) -> dict[int, Tensor]:
         """Shoot some rays from every pixel, and stop at samples, given by their places along these rays."""
-        vectors = torch.stack([self.rays.vectors[ray] for ray in rays]).to(field.table)  # [R, d + 1]
+        vectors = torch.stack([self.rays.vectors[ray] for ray in rays]).to(field.nodes)  # [R, d + 1]
         *direction, length = vectors.t()[:, :, None, None].unbind(0)
         found = {}
-        segments = shoot(field, self._pixels(field.table), tuple(direction), length * self.radius, self.steps)
+        segments = shoot(field, self._pixels(field.nodes), tuple(direction), length * self.radius, self.steps)
         for n, segment in enumerate(segments):
             each = _split(segment)
             for j, (ray, part) in places.items():
