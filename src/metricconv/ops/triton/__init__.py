@@ -22,6 +22,7 @@ from ..problem import Problem
 
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_MOST_FIELDS = 65535  # programs along the second and the third axis of a launch
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
 
@@ -134,6 +135,8 @@ def _no_geodesics(ball: GeodesicBall) -> str | None:
         return f"its kernels trace geodesics in 2-D, this ball has {ball.dim} spatial axes"
     if any(t.dtype != torch.float32 for t in ball.tensors().values()):
         return "its kernels trace geodesics of float32 metrics"
+    if ball.metric.batch * ball.metric.groups > _MOST_FIELDS:
+        return f"its kernels trace geodesics of at most {_MOST_FIELDS} images and groups at a time"
     if torch.are_deterministic_algorithms_enabled():
         return "its kernels add the gradients of geodesics in no fixed order"
     return None

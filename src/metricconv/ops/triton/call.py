@@ -76,7 +76,7 @@ class Call:
         batch, _, height, width = self.x.shape
         rows, columns = self.grid.size
         sizes = (batch, height, width, rows, columns, math.prod(kernel), kernel[1])
-        return Shape(*sizes, *_as_multiplication(rows), *_as_multiplication(columns))
+        return Shape(*sizes, *as_multiplication(rows), *as_multiplication(columns))
 
     def channels(self) -> Channels:
         """Return how channels are shared out; channel by channel a span need not keep to a group."""
@@ -174,7 +174,7 @@ def _reach(t: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
 
 
-def _as_multiplication(divisor: int) -> tuple[int, int]:
+def as_multiplication(divisor: int) -> tuple[int, int]:
     """Return the magic number and the shift by which kernels divide: see ``geometry.divide``."""
     shift = (divisor - 1).bit_length()
     return -(-(1 << 31 + shift) // divisor), shift

@@ -214,25 +214,55 @@ def flow_adjoint(local, M, q0, q1, gv0, gv1, gf0, gf1):
 
 
 @triton.jit
-def smooth_kernel(source, target, height, width, MODE: tl.constexpr, ADJOINT: tl.constexpr, BLOCK: tl.constexpr):
-    """Average planes with weights ¼ ½ ¼ along both axes; or the adjoint, added to a target of zeros."""
-    plane = tl.program_id(1).to(tl.int64) * height * width
+def smooth_kernel(
+    first,  # [F, FIRST, H, W]
+    second,  # [F, SECOND, H, W]
+    target,  # [F, FIRST + SECOND, H, W]
+    first_stride,  # between fields
+    second_stride,
+    height,
+    width,
+    MODE: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Average the planes of two tensors with weights ¼ ½ ¼ along both axes."""
+    plane, field = height * width, tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = pixel < plane
+    y, x = pixel // width, pixel % width
+    for number in tl.static_range(FIRST + SECOND):
+        if number < FIRST:
+            source = first + field * first_stride + number * plane
+        else:
+            source = second + field * second_stride + (number - FIRST) * plane
+        total = tl.zeros([BLOCK], tl.float32)
+        for i in tl.static_range(3):
+            for j in tl.static_range(3):
+                at = neighbour(y, i - 1, height, MODE) * width + neighbour(x, j - 1, width, MODE)
+                total += binomial(i, j) * tl.load(source + at, mask=live, other=0.0)
+        tl.store(target + (field * (FIRST + SECOND) + number) * plane + pixel, total, mask=live)
+
+
+@triton.jit
+def smooth_adjoint_kernel(source, target, height, width, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    """Add what gradients of averages say about the planes averaged, to a target of zeros."""
+    plane = (tl.program_id(1).to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * height * width
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = pixel < height * width
     y, x = pixel // width, pixel % width
-    total = tl.zeros([BLOCK], tl.float32)
-    if ADJOINT:
-        total = tl.load(source + plane + pixel, mask=live, other=0.0)
+    value = tl.load(source + plane + pixel, mask=live, other=0.0)
     for i in tl.static_range(3):
         for j in tl.static_range(3):
-            weight = (0.5 if i == 1 else 0.25) * (0.5 if j == 1 else 0.25)
             at = plane + neighbour(y, i - 1, height, MODE) * width + neighbour(x, j - 1, width, MODE)
-            if ADJOINT:
-                tl.atomic_add(target + at, weight * total, mask=live, sem="relaxed")
-            else:
-                total += weight * tl.load(source + at, mask=live, other=0.0)
-    if not ADJOINT:
-        tl.store(target + plane + pixel, total, mask=live)
+            tl.atomic_add(target + at, binomial(i, j) * value, mask=live, sem="relaxed")
+
+
+@triton.jit
+def binomial(i: tl.constexpr, j: tl.constexpr):
+    """Return the weight of cell (i, j) of 3 × 3."""
+    return (0.5 if i == 1 else 0.25) * (0.5 if j == 1 else 0.25)
 
 
 @triton.jit

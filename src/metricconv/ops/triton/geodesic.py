@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
-from .flow import derive_adjoint_kernel, derive_kernel, smooth_kernel
+from .call import as_multiplication
+from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
 from .launcher import on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
@@ -55,11 +56,16 @@ def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
 
 def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:
     """Return the displacements of a plan's samples, (B, G, P, 2, H, W)."""
-    metric = ball.metric
-    numbers = torch.cat(list(metric.tensors().values()), 2).flatten(0, 1)  # [F, n, H, W]
-    circular = ball.padding_mode == "circular"
-    for _ in range(ball.smooth):
-        numbers = smooth(numbers, circular, False)
+    metric, circular = ball.metric, ball.padding_mode == "circular"
+    M, *others = (t.flatten(0, 1) for t in metric.tensors().values())  # [F, 3, H, W], and [F, 2, H, W] if there is an ω
+    omega = others[0] if others else None
+    numbers = M
+    if ball.smooth:
+        numbers = smooth(M, omega, circular)
+    elif omega is not None:
+        numbers = torch.cat([M, omega], 1)
+    for _ in range(ball.smooth - 1):
+        numbers = smooth(numbers, None, circular)
     field = derive(numbers, [float(s) for s in ball.stride], circular)
     table = (plan.vectors, plan.first, plan.sample, plan.fraction)
     spacing = [float(s) for s in ball.stride]
@@ -106,15 +112,44 @@ def _mode(circular: bool) -> dict[str, Any]:
     return {"MODE": "circular" if circular else "border"}
 
 
-def _smooth(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
-    """Average planes (F, n, H, W) over 3 × 3 pixels with binomial weights, or the adjoint of that."""
-    numbers = numbers.contiguous()
-    fields, count, height, width = numbers.shape
-    out = torch.zeros_like(numbers) if adjoint else torch.empty_like(numbers)
-    if numbers.numel():
-        with on_device(numbers):
-            smooth_kernel[(triton.cdiv(height * width, _BLOCK), fields * count)](
-                source=numbers, target=out, height=height, width=width, ADJOINT=adjoint, **_mode(circular), BLOCK=_BLOCK
+def _smooth(first: Tensor, second: Tensor | None, circular: bool) -> Tensor:
+    """Average planes (F, m, H, W) and (F, n, H, W) over 3 × 3 pixels with binomial weights: (F, m + n, H, W)."""
+    fields, count, height, width = first.shape
+    first, more = _by_planes(first), 0 if second is None else second.shape[1]
+    second = None if second is None else _by_planes(second)
+    out = first.new_empty((fields, count + more, height, width))
+    if out.numel():
+        with on_device(first):
+            smooth_kernel[(triton.cdiv(height * width, _BLOCK), fields)](
+                first=first,
+                second=second,
+                target=out,
+                first_stride=first.stride(0),
+                second_stride=0 if second is None else second.stride(0),
+                height=height,
+                width=width,
+                FIRST=count,
+                SECOND=more,
+                **_mode(circular),
+                BLOCK=_BLOCK,
+            )
+    return out
+
+
+def _by_planes(t: Tensor) -> Tensor:
+    """Return the tensor itself where its planes lie one after the other, or a copy whose do."""
+    _, _, height, width = t.shape
+    return t if t.stride()[1:] == (height * width, width, 1) else t.contiguous()
+
+
+def _compute_smooth_adjoint(grad: Tensor, circular: bool) -> Tensor:
+    grad = grad.contiguous()
+    fields, count, height, width = grad.shape
+    out = torch.zeros_like(grad)
+    if grad.numel():
+        with on_device(grad):
+            smooth_adjoint_kernel[(triton.cdiv(height * width, _BLOCK), fields, count)](
+                source=grad, target=out, height=height, width=width, **_mode(circular), BLOCK=_BLOCK
             )
     return out
 
@@ -180,7 +215,7 @@ def _trace(
     out = (field.new_empty if len(vectors) else field.new_zeros)((fields, samples, height, width, 2))
     if out.numel() and len(vectors):
         with on_device(field):
-            trace_kernel[(triton.cdiv(height * width, _BLOCK) * fields, len(vectors))](
+            trace_kernel[(triton.cdiv(height * width, _BLOCK), len(vectors), fields)](
                 out=out, **_rays(field, table, circular)
             )
     return out.permute(0, 1, 4, 2, 3)
@@ -207,7 +242,7 @@ def _compute_trace_backward(
     for ray in range(0, len(vectors) if grad.numel() else 0, most):
         rays = min(most, len(vectors) - ray)
         with on_device(field):
-            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK) * fields, rays)](
+            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK), rays, fields)](
                 grad=grad.contiguous(),
                 grad_field=sums,
                 states=field.new_empty(rays * states_of_a_ray),
@@ -227,7 +262,7 @@ def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, An
         "first": first,
         "sample": sample,
         "fraction": fraction,
-        "shape": _pixels(field, circular),
+        "shape": (*_pixels(field, circular), *as_multiplication(_pixels(field, circular)[1])),
         "nodes": tuple(field.shape[2:4]),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
@@ -240,6 +275,9 @@ def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, An
 
 
 _smooth_operator = torch.library.custom_op("metricconv::smooth", _smooth, mutates_args=())
+_smooth_adjoint_operator = torch.library.custom_op(
+    "metricconv::smooth_adjoint", _compute_smooth_adjoint, mutates_args=()
+)
 _derive_operator = torch.library.custom_op("metricconv::derive", _derive, mutates_args=())
 _adjoint_operator = torch.library.custom_op("metricconv::derive_adjoint", _compute_derive_adjoint, mutates_args=())
 _trace_operator = torch.library.custom_op("metricconv::trace", _trace, mutates_args=())
@@ -247,8 +285,14 @@ _backward_operator = torch.library.custom_op("metricconv::trace_backward", _comp
 
 
 @_smooth_operator.register_fake
-def _(numbers: Tensor, circular: bool, adjoint: bool) -> Tensor:
-    return torch.empty_like(numbers, memory_format=torch.contiguous_format)
+def _(first: Tensor, second: Tensor | None, circular: bool) -> Tensor:
+    fields, count, *size = first.shape
+    return first.new_empty((fields, count + (0 if second is None else second.shape[1]), *size))
+
+
+@_smooth_adjoint_operator.register_fake
+def _(grad: Tensor, circular: bool) -> Tensor:
+    return torch.empty_like(grad, memory_format=torch.contiguous_format)
 
 
 @_derive_operator.register_fake
@@ -272,6 +316,11 @@ def _(grad: Tensor, field: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(field)
 
 
+def _keep_counts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, ctx.circular = inputs
+    ctx.counts = first.shape[1], 0 if second is None else second.shape[1]
+
+
 def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.count, ctx.numbers = inputs[0].shape[1], inputs[1:]
 
@@ -282,8 +331,8 @@ def _keep_field(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    circular, adjoint = ctx.numbers
-    return smooth(grad, circular, not adjoint), None, None
+    first, second = _smooth_adjoint(grad, ctx.circular).split(ctx.counts, 1)
+    return first, second if ctx.counts[1] else None, None
 
 
 def _back_through_derive(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -294,14 +343,16 @@ def _back_through_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 9
 
 
-_smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
+_smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_counts)
 _derive_operator.register_autograd(_back_through_derive, setup_context=_keep_numbers)
 _trace_operator.register_autograd(_back_through_trace, setup_context=_keep_field)
+_smooth_adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
 _adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
 _backward_operator.register_autograd(refuse, setup_context=_keep_field)
 
-smooth = shortcut(_smooth_operator, _smooth, _keep_numbers, _back_through_smooth)
+smooth = shortcut(_smooth_operator, _smooth, _keep_counts, _back_through_smooth)
 derive = shortcut(_derive_operator, _derive, _keep_numbers, _back_through_derive)
 trace = shortcut(_trace_operator, _trace, _keep_field, _back_through_trace)
+_smooth_adjoint = first_derivative(_smooth_adjoint_operator, _compute_smooth_adjoint)
 _derive_adjoint = first_derivative(_adjoint_operator, _compute_derive_adjoint)
 _trace_backward = first_derivative(_backward_operator, _compute_trace_backward)

@@ -95,7 +95,7 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, ro
     if BN <= 64:
         return sizes
     if BN == 128:  # a deformable support's numbers are read for every tap, by all who share a pixel: let it be few
-        return {**sizes, "BM": 64 if size == 2 and kind != "deformable" else 128, "num_warps": 8}
+        return {**sizes, "BM": 64 if size == 2 else 128, "num_warps": 4 if size == 2 and kind == "deformable" else 8}
     if not roomy:
         return {**sizes, "num_warps": 8}
     if size == 2 and channels.outs_per_group > 256:
@@ -117,6 +117,8 @@ def backward_data(
     sizes: dict[str, Any] = {"BM": 64, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     if how == "each":
         BN = BK = _block(channels.span, 16 if window != "no" else 1, 32)
+        if window == "no":
+            sizes |= {"BM": min(512 // BK, 64), "num_warps": 4 if BK >= 16 else 2}
     elif size == 2:
         BN = _block(channels.outs_per_group, 16, 64 if window == "no" else 128)
         BK = _block(channels.span, 16, 64)
@@ -147,7 +149,7 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
     sizes: dict[str, Any] = {"BM": 64, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     if how == "each":
         block = _block(channels.span, 1, 32)
-        return {**sizes, "BN": block, "BK": block, "num_warps": 8}
+        return {**sizes, "BM": min(4096 // block, 512), "BN": block, "BK": block, "num_warps": 8 if block >= 16 else 4}
     if size == 4:
         largest = 64 if moves and not roomy else 128
         BN, BK = _block(channels.outs_per_group, 16, largest), _block(channels.span, 16, largest)

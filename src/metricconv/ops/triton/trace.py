@@ -9,18 +9,17 @@ import triton
 import triton.language as tl
 
 from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint, reciprocal
+from .geometry import divide
 
 
 @triton.jit
 def place_of(shape, BM: tl.constexpr, MARGIN: tl.constexpr):
-    """Return a program's field and its pixels: their numbers, nodes (y, x), and which are in range."""
-    tiles = (shape[0] * shape[1] + BM - 1) // BM
-    image = tl.program_id(0) // tiles
-    pixel = (tl.program_id(0) - image * tiles) * BM + tl.arange(0, BM)
+    """Return a program's pixels: their numbers, nodes (y, x), and which are in range."""
+    pixel = tl.program_id(0) * BM + tl.arange(0, BM)
     live = pixel < shape[0] * shape[1]
     pixel = tl.minimum(pixel, shape[0] * shape[1] - 1)
-    row = pixel // shape[1]
-    return image.to(tl.int64), pixel, row + MARGIN, pixel - row * shape[1] + MARGIN, live
+    row = divide(pixel, shape[1], shape[2], shape[3], False)
+    return pixel, row + MARGIN, pixel - row * shape[1] + MARGIN, live
 
 
 @triton.jit
@@ -110,7 +109,7 @@ def trace_kernel(
     sample,  # which sample, for each in ``first``
     fraction,  # of its step at which it lies
     out,  # [F, P, H, W, 2]: displacements
-    shape,  # (H, W)
+    shape,  # (H, W), and W as a multiplication: see geometry.divide
     nodes,  # (H, W) of the field
     density,  # nodes to a pixel
     samples,
@@ -121,8 +120,8 @@ def trace_kernel(
     BM: tl.constexpr,
 ):
     """Write where the samples of one ray lie, for a tile of pixels."""
-    image, pixel, y, x, live = place_of(shape, BM, MARGIN)
-    ray = tl.program_id(1)
+    pixel, y, x, live = place_of(shape, BM, MARGIN)
+    ray, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     field += image * 12 * plane
     out += image * samples * 2 * size + 2 * pixel
@@ -168,8 +167,8 @@ def trace_backward_kernel(
     BM: tl.constexpr,
 ):
     """Shoot one ray of a tile of pixels again, then walk it backwards with the gradients of its samples."""
-    image, pixel, y, x, live = place_of(shape, BM, MARGIN)
-    own = tl.program_id(1)
+    pixel, y, x, live = place_of(shape, BM, MARGIN)
+    own, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
     ray = first_ray + own
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     field += image * 12 * plane
