@@ -34,12 +34,12 @@ _MOST_DRAWN = 2**26
 Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
 Ball = TypeVar("Ball", TangentBall, GeodesicBall)
 
-_METRICS: dict[str, Callable[..., Metric]] = {
+METRICS: dict[str, Callable[..., Metric]] = {
     "gradient": gradient_metric,
     "edge": edge_metric,
     "structure": structure_metric,
 }
-_STENCILS: dict[str, Callable[[int, int], Stencil]] = {
+STENCILS: dict[str, Callable[[int, int], Stencil]] = {
     "polar": stencils.polar,
     "onion": stencils.onion,
     "square_onion": stencils.square_onion,
@@ -269,20 +269,20 @@ def _balls(
 ) -> Callable[[Tensor], Ball]:
     """Return how an image becomes the balls of its metric."""
     if isinstance(stencil, str):
-        _checks.one_of(stencil, _STENCILS, "stencil")
+        _checks.one_of(stencil, STENCILS, "stencil")
     elif not isinstance(stencil, Stencil):
         raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     if isinstance(metric, str):
-        _checks.one_of(metric, _METRICS, "metric")
+        _checks.one_of(metric, METRICS, "metric")
     elif not isinstance(metric, Metric) and not callable(metric):
         raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
 
     def balls(x: Tensor) -> Ball:
-        reference = _STENCILS[stencil](samples, x.dim() - 2) if isinstance(stencil, str) else stencil
+        reference = STENCILS[stencil](samples, x.dim() - 2) if isinstance(stencil, str) else stencil
         if isinstance(metric, Metric):
             field = metric
         elif isinstance(metric, str):
-            field = _METRICS[metric](x, padding_mode=padding_mode)
+            field = METRICS[metric](x, padding_mode=padding_mode)
         else:
             field = metric(x)
         _checks.instance_of(field, Metric, "metric")

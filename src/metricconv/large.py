@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import _checks, filters
 from ._interpolation import PADDING_MODES
-from .filters import _METRICS, _STENCILS, _check_axes, _to_field, _to_floats
+from .filters import METRICS, STENCILS, _check_axes, _to_field, _to_floats
 from .metrics import Metric, edge_metric, gradient_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
 from .stencils import Stencil
@@ -153,11 +153,11 @@ class _Reading:
     def of(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_Reading":
         """Tell what a metric needs, by its name or its arguments."""
         if isinstance(metric, str):
-            metric = partial(_METRICS[_checks.one_of(metric, _METRICS, "metric")], padding_mode=padding_mode)
+            metric = partial(METRICS[_checks.one_of(metric, METRICS, "metric")], padding_mode=padding_mode)
         if not callable(metric):
             raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
         function = metric.func if isinstance(metric, partial) else metric
-        if function not in _METRICS.values():
+        if function not in METRICS.values():
             if not isinstance(metric_reach, int) or metric_reach < 0:
                 raise ValueError(
                     f"`metric_reach` (={metric_reach!r}) must say how many pixels away a `metric` of your own looks"
@@ -213,7 +213,7 @@ def _read_balls(
     _check(image, channel_axis, padding_mode)
     if isinstance(stencil, str):
         dim = image.ndim - (channel_axis is not None)
-        stencil = _STENCILS[_checks.one_of(stencil, _STENCILS, "stencil")](samples, dim)
+        stencil = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")](samples, dim)
     _checks.instance_of(stencil, Stencil, "stencil")
     read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
     return read, read.largest_ball(image, channel_axis) * float(stencil.radii.max())

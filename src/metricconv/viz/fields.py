@@ -82,6 +82,17 @@ def ball_radius(metric: Riemannian | Randers) -> Tensor:
     return (metric.volume / torch.pi).sqrt()
 
 
+def ball_numbers(metric: Riemannian | Randers) -> dict[str, Tensor]:
+    """Return what describes a unit ball in numbers, by name, each (B, G, H, W)."""
+    return {
+        "reach (px)": metric.bounding_radius,
+        "radius (px)": ball_radius(metric),
+        "anisotropy": metric.anisotropy,
+        "direction (°)": orientation(metric),
+        "asymmetry": metric.asymmetry,
+    }
+
+
 def orientation(metric: Riemannian | Randers) -> Tensor:
     """Return the direction of the symmetric part's long axis, in degrees in (−90, 90], from +x to +y: (B, G, H, W).
 
