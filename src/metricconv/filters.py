@@ -206,6 +206,8 @@ def tangent_filter(
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
+    if isinstance(metric, Metric):
+        check_positive(metric)
     balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
 
     def mean(x: Tensor) -> Tensor:
@@ -248,6 +250,7 @@ def geodesic_filter(
     mode = "circular" if padding_mode == "circular" else "border"
 
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
+        check_positive(field)
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
     balls_of = _balls(make, samples, metric, stencil, padding_mode)
@@ -286,7 +289,6 @@ def _balls(
         else:
             field = metric(x)
         _checks.instance_of(field, Metric, "metric")
-        check_positive(field)
         return make(field, reference, _centring(reference.kernel_size))
 
     return balls

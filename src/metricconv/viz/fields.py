@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric, Randers, Riemannian
 from . import canvas
-from .balls import ellipses, field_size
+from .balls import ellipses, field_size, one_field
 
 QUANTITIES = ("ellipses", "size", "anisotropy", "orientation", "asymmetry")
 _LABELS = {
@@ -61,7 +61,12 @@ def plot_metric_field(
     if not isinstance(metric, Riemannian | Randers):
         raise TypeError(f"`metric` must be Riemannian or Randers, got {type(metric).__name__}")
     field_size(metric)
-    metric = metric[min(image_index, metric.batch - 1), min(group, metric.groups - 1)].detach().to("cpu")
+    metric = one_field(metric, image_index, group)
+    assert isinstance(metric, Riemannian | Randers)
+    for name, tensor in metric.tensors().items():
+        _checks.finite(tensor, f"metric.{name}")
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"`count` (={count!r}) must be a whole number, at least 1")
     size = tuple(metric.spatial) if image is None else canvas.to_array(image).shape[:2]
     axes = canvas.one_axes(axes, image if image is not None else np.empty(size))
     canvas.show(axes, image, size)
