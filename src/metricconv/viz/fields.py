@@ -24,7 +24,7 @@ _LABELS = {
     "asymmetry": "asymmetry ‖ω‖",
 }
 # Hue alone would be lost on some; these also run from dark to light, and "twilight" is as light at both its ends.
-_MAPS = {"size": "cividis", "anisotropy": "magma", "orientation": "twilight", "asymmetry": "viridis"}
+MAPS = {"size": "cividis", "anisotropy": "magma", "orientation": "twilight", "asymmetry": "viridis"}
 
 
 @torch.no_grad()
@@ -125,8 +125,8 @@ def _colour(
         norm = _range(values, 1.0 if quantity == "anisotropy" else None)
     extent = (-0.5, size[1] - 0.5, size[0] - 0.5, -0.5)
     field = values[0, 0].numpy()
-    axes.imshow(field, _MAPS[quantity], norm=norm, alpha=opacity, extent=extent, interpolation="nearest")
-    return ScalarMappable(norm, _MAPS[quantity])
+    axes.imshow(field, MAPS[quantity], norm=norm, alpha=opacity, extent=extent, interpolation="nearest")
+    return ScalarMappable(norm, MAPS[quantity])
 
 
 def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
@@ -139,7 +139,7 @@ def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: An
     room = 0.46 * min(size) / count
     shrink = room / shapes.abs().amax((1, 2))
     radii = ball_radius(local)[0, 0, :, 0]
-    colours = ScalarMappable(_range(radii), _MAPS["size"])
+    colours = ScalarMappable(_range(radii), MAPS["size"])
     for pixel, shape, factor, offset, radius in zip(pixels, shapes, shrink, middle, radii.tolist(), strict=True):
         outline = (pixel + factor * shape).flip(1)
         colour = colours.to_rgba(radius)
