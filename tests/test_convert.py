@@ -152,6 +152,13 @@ def test_converted_network_trains():
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_a_model_that_cannot_be_converted_is_left_as_it_was():
+    model = torchvision.models.resnet18(weights=None)
+    with pytest.raises(ValueError, match="`metric_groups`"):
+        mc.convert(model, "paper", inplace=True, metric_groups=7)
+    assert model.layer4[0].conv1.stride == (2, 2) and model.layer4[1].conv1.dilation == (1, 1)
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match=r"`select` \(='nothing\*'\) swaps no convolution"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), "nothing*")

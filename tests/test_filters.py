@@ -318,6 +318,13 @@ def test_wrong_arguments_are_named(call, message):
         call(torch.rand(5, 5))
 
 
+@pytest.mark.parametrize("progress", [None, print])
+def test_a_metric_of_another_size_is_refused(progress):
+    metric = gradient_metric(torch.rand(1, 1, 4, 5))
+    with pytest.raises(ValueError, match=r"`metric` has spatial size \(4, 5\); that of `image` is \(6, 7\)"):
+        tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
+
+
 def test_either_byte_order_will_do():
     image = np.random.default_rng(0).random((6, 7)).astype(np.float32)
     np.testing.assert_array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))

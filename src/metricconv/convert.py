@@ -63,15 +63,24 @@ def convert(
     if not (isinstance(to, type) and issubclass(to, AdaptiveConv) and getattr(to, "dim", None) == 2):
         raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions of images, such as MetricConv2d")
     model = model if inplace else copy.deepcopy(model)
-    if select == "paper":
-        dilate_last_layer(model)
-    plan = plan_conversion(model, select)
-    if report is not None:
-        for line in plan:
-            report(str(line))
-    swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
-    if not swapped:
-        raise ValueError(f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`")
+    convs = [conv for conv in model.modules() if isinstance(conv, nn.Conv2d)]
+    settings = [(conv.stride, conv.dilation, conv.padding) for conv in convs]
+    try:
+        if select == "paper":
+            dilate_last_layer(model)
+        plan = plan_conversion(model, select)
+        if report is not None:
+            for line in plan:
+                report(str(line))
+        swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
+        if not swapped:
+            raise ValueError(
+                f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`"
+            )
+    except BaseException:  # a model that is not converted is left as it was
+        for conv, setting in zip(convs, settings, strict=True):
+            conv.stride, conv.dilation, conv.padding = setting
+        raise
     if id(model) in swapped:
         return swapped[id(model)]
     for parent in list(model.modules()):

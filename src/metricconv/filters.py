@@ -289,6 +289,9 @@ def _balls(
         else:
             field = metric(x)
         _checks.instance_of(field, Metric, "metric")
+        size = tuple(x.shape[2:])
+        if field.dim == len(size) and any(n not in (1, m) for n, m in zip(field.spatial, size, strict=True)):
+            raise ValueError(f"`metric` has spatial size {tuple(field.spatial)}; that of `image` is {size}")
         return make(field, reference, _centring(reference.kernel_size))
 
     return balls

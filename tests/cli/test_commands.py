@@ -143,14 +143,15 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["compare", "photo.png", "--clean", "other.npy"], ["they must agree"]),
         (["compare", "photo.png", "--clean", "photo.png", "--noise", "0.3"], ["--noise 0.3", "--clean"]),
         (["compare", "photo.png", "-o", "a.png", "--csv", "a.png"], ["--csv a.png: is where the picture goes"]),
-        (["compare", "photo.png", "-k", "3", "--csv", "/proc/a.csv"], ["/proc/a.csv", "/proc is not a folder"]),
         (["compare", "endless.npy"], ["endless.npy: holds numbers that are not finite"]),
         (["filter", "endless.npy", "out.npy"], ["endless.npy: holds numbers that are not finite"]),
         (["filter", "wide.npy", "out.npy"], ["wide.npy: holds", "at most 64 bits"]),
-        (["filter", "photo.png", "/proc/out.png"], ["/proc/out.png", "/proc is not a folder"]),
-        (["filter", "photo.png", "out.png", "--axes", "cyx"], ["--axes cyx: photo.png says itself", ".npy, .tif"]),
-        (["compare", "photo.png", "--axes", "yxc"], ["--axes yxc: photo.png"]),
-        (["balls", "photo.png", "--axes", "yxc"], ["--axes yxc: photo.png"]),
+        (
+            ["filter", "photo.png", "out.png", "--axes", "cyx"],
+            ["--axes cyx: is for .npy, .tif", "photo.png says"],
+        ),
+        (["compare", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
+        (["balls", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
         (["balls", "photo.png", "--stencil", "onion"], ["--stencil onion: of no use without --samples"]),
         (["filter", "photo.png", "out.png", "-m", "box", "--seed", "3"], ["--seed: of no use with --method box"]),
         (["filter", "photo.png", "out.png", "-m", "box", "--size", "inf"], ["--size inf: a box has a whole number"]),
@@ -168,7 +169,14 @@ def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys
 
 def test_a_wrong_option_is_exit_code_two(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
-    for option, value in (("-k", 102), ("--scale", 101), ("--steps", 101), ("--seed", -1), ("--scale", "nan")):
+    for option, value in (
+        ("-k", 102),
+        ("--scale", 101),
+        ("--steps", 101),
+        ("--seed", -1),
+        ("--scale", "nan"),
+        ("--alpha", "1e30"),
+    ):
         assert run(["filter", photo, "out.png", option, str(value)]) == 2, option
     assert run(["compare", photo, "--noise", "inf"]) == 2
     assert run(["no-such-command"]) == 2

@@ -83,7 +83,7 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> P
             picture = _read_tiff(path, axes, max_pixels)
         else:
             if axes is not None:
-                raise UserError(f"--axes {axes}: {path} says itself what its axes are; {', '.join(_WITH_AXES)} may not")
+                raise UserError(f"--axes {axes}: is for {', '.join(_WITH_AXES)}; {path} says itself what its axes are")
             picture = _read_image(path, max_pixels)
     except UserError:
         raise

@@ -108,7 +108,7 @@ class MetricKnobs:
         ),
     ] = None
     alpha: Annotated[
-        float | None, typer.Option("--alpha", help="α, how much edges count.", rich_help_panel=_METRIC)
+        float | None, typer.Option("--alpha", max=1e6, help="α, how much edges count.", rich_help_panel=_METRIC)
     ] = None
     scale: Annotated[
         float | None,
