@@ -152,10 +152,23 @@ def test_converted_network_trains():
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_a_model_that_cannot_be_converted_is_left_as_it_was():
+    model = torchvision.models.resnet18(weights=None)
+    with pytest.raises(ValueError, match="`metric_groups`"):
+        mc.convert(model, "paper", inplace=True, metric_groups=7)
+    assert model.layer4[0].conv1.stride == (2, 2) and model.layer4[1].conv1.dilation == (1, 1)
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match=r"`select` \(='nothing\*'\) swaps no convolution"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), "nothing*")
-    with pytest.raises(TypeError, match="`to`"):
-        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), to=nn.Conv2d)
+    for kind in (nn.Conv2d, mc.nn.AdaptiveConv, mc.nn.MetricConv1d):
+        with pytest.raises(TypeError, match="`to`"):
+            mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), to=kind)
+    for select in (3, None, [3]):
+        with pytest.raises(TypeError, match=r"`select` \(=.*\) must be a preset, a glob"):
+            mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), select)
+    with pytest.raises(TypeError, match="`model` must be a Module, got int"):
+        mc.convert(3)
     with pytest.raises(ValueError, match="last_stage"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)).append(nn.ReLU())[0], "last_stage")

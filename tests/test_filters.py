@@ -1,5 +1,6 @@
 """Learning-free filters: arrays or tensors in and out, means over a support, and the paper's denoising numbers."""
 
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from scipy import ndimage
 from skimage import io, metrics
 
 import metricconv as mc
+from metricconv import filters
 from metricconv.filters import (
     box_filter,
     dilated_filter,
@@ -268,6 +270,7 @@ def test_the_image_is_not_written_to_and_any_memory_layout_will_do():
         (np.zeros((0, 4)), ValueError, r"not be empty, got shape \(0, 4\)"),
         (np.array([[1.0, np.nan]]), ValueError, r"`image` must be finite, got nan at index \(0, 1\)"),
         (torch.full((2, 2), torch.inf), ValueError, "`image` must be finite, got inf"),
+        (torch.zeros(3, 3).to(torch.float8_e4m3fn), TypeError, "`image` must hold floats of 16 bits or more"),
     ],
 )
 def test_wrong_images_are_named(image, error, message):
@@ -296,11 +299,62 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: box_filter(x, padding_mode="wrap"), r"`padding_mode` \(='wrap'\) must be one of"),
         (lambda x: box_filter(x, channel_axis=2), r"`channel_axis` \(=2\) is not an axis of `image` of shape \(5, 5\)"),
         (lambda x: tangent_filter(x, metric=mc.Riemannian.isotropic(1.0, dim=3)), "spatial axes"),
+        (lambda x: tangent_filter(x, metric=mc.Riemannian(torch.full((1, 1, 3, 5, 5), torch.nan))), "must be positive"),
+        (
+            lambda x: tangent_filter(x, metric=3),
+            "`metric` must be a name, a Metric or a function of the image, got int",
+        ),
+        (lambda x: geodesic_filter(x, metric=lambda image: image), "`metric` must be a Metric, got Tensor"),
+        (lambda x: tangent_filter(x, stencil=None), "`stencil` must be a name or a Stencil, got NoneType"),
+        (lambda x: box_filter(x, channel_axis="c"), r"`channel_axis` \(='c'\) is not an axis"),
+        (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be more than 1"),
+        (lambda x: random_deformable_filter(x, 3, "far"), r"`reach` \(='far'\) must be finite"),
+        (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be a whole number"),
+        (lambda x: random_deformable_filter(x, 3, seed=2**70), r"`seed` \(=1180591620717411303424\)"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call(torch.rand(5, 5))
+
+
+@pytest.mark.parametrize("progress", [None, print])
+def test_a_metric_of_another_size_is_refused(progress):
+    metric = gradient_metric(torch.rand(1, 1, 4, 5))
+    with pytest.raises(ValueError, match=r"`metric` has spatial size \(4, 5\); that of `image` is \(6, 7\)"):
+        tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
+
+
+def test_either_byte_order_will_do():
+    image = np.random.default_rng(0).random((6, 7)).astype(np.float32)
+    np.testing.assert_array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_displacements_have_the_dtype_of_the_image_as_fast_engines_ask(monkeypatch, dtype):
+    seen = []
+    original = filters.support_conv
+    monkeypatch.setattr(filters, "support_conv", lambda x, s, *a, **k: seen.append(s) or original(x, s, *a, **k))
+    random_deformable_filter(torch.rand(6, 7, dtype=dtype), 3)
+    assert seen[0].displacement.dtype == dtype
+
+
+@pytest.mark.parametrize("padding_mode", ["reflect", "border", "circular", "zeros"])
+@pytest.mark.parametrize("shape", [(40, 9), (12, 5, 6)])
+def test_displacements_are_drawn_for_some_rows_at_a_time_where_they_are_many(monkeypatch, shape, padding_mode):
+    image = torch.rand(shape, dtype=torch.float64)
+    drawn = []
+
+    def ones(*size, **options):
+        drawn.append(size[4])
+        return torch.full(size, 0.8)  # every sample moves by 0.6 · reach along each axis
+
+    monkeypatch.setattr(torch, "rand", ones)
+    whole = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
+    monkeypatch.setattr(filters, "_MOST_DRAWN", 7 * math.prod(shape[1:]) * len(shape) * 3 ** len(shape))
+    strips = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
+    assert drawn == [shape[0], *[7] * (shape[0] // 7), shape[0] % 7]
+    torch.testing.assert_close(strips, whole, atol=1e-5, rtol=0)
 
 
 @pytest.fixture(scope="module")

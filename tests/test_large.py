@@ -1,5 +1,6 @@
 """Tiled filters are the filters of the whole image."""
 
+import math
 from functools import partial
 
 import dask
@@ -144,11 +145,28 @@ def test_an_empty_contrast_divides_by_one():
         (da.zeros((4, 4)), {"metric": "colour"}, ValueError, "`metric`"),
         (da.zeros((4, 4)), {"metric": Riemannian.isotropic(1.0)}, TypeError, "a name or a function"),
         (da.zeros((4, 4)), {"stencil": "star"}, ValueError, "`stencil`"),
+        (da.zeros((4, 4)), {"stencil": None}, TypeError, "`stencil` must be a Stencil, got NoneType"),
+        (da.zeros((4, 4)), {"padding_mode": "wrap"}, ValueError, r"`padding_mode` \(='wrap'\)"),
     ],
 )
 def test_mistakes_are_named(image, options, error, message):
     with dask.config.set(scheduler="synchronous"), pytest.raises(error, match=message):
         large.tangent_filter(image, 3, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: large.box_filter(x, 3, padding_mode="wrap"), r"`padding_mode` \(='wrap'\)"),
+        (lambda x: large.dilated_filter(x, 3, 0), r"`dilation` \(=0\)"),
+        (lambda x: large.interpolated_filter(x, 3, math.inf), r"`size` \(=inf\)"),
+        (lambda x: large.geodesic_filter(x, 3, steps=0), r"`steps` \(=0\)"),
+        (lambda x: large.geodesic_filter(x, 3, smooth=-1), r"`smooth` \(=-1\)"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_computed(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(da.zeros((20, 20), chunks=10))
 
 
 def test_the_margin_is_the_reach_of_the_balls(image, monkeypatch):

@@ -9,11 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from . import _checks
 from .nn import AdaptiveConv, MetricConv2d
 
 Select = str | Iterable[str] | Callable[[str, nn.Conv2d], bool]
-
-PRESETS = ("all", "paper", "last_stage")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +59,28 @@ def convert(
     0: 3×3, 3 → 8: swapped
     2: 1×1, 8 → 4: stays: a 1×1 kernel has no neighbours
     """
-    if not (isinstance(to, type) and issubclass(to, AdaptiveConv)):
-        raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions, such as MetricConv2d")
+    _checks.instance_of(model, nn.Module, "model")
+    if not (isinstance(to, type) and issubclass(to, AdaptiveConv) and getattr(to, "dim", None) == 2):
+        raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions of images, such as MetricConv2d")
     model = model if inplace else copy.deepcopy(model)
-    if select == "paper":
-        dilate_last_layer(model)
-    plan = plan_conversion(model, select)
-    if report is not None:
-        for line in plan:
-            report(str(line))
-    swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
-    if not swapped:
-        raise ValueError(f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`")
+    convs = [conv for conv in model.modules() if isinstance(conv, nn.Conv2d)]
+    settings = [(conv.stride, conv.dilation, conv.padding) for conv in convs]
+    try:
+        if select == "paper":
+            dilate_last_layer(model)
+        plan = plan_conversion(model, select)
+        if report is not None:
+            for line in plan:
+                report(str(line))
+        swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
+        if not swapped:
+            raise ValueError(
+                f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`"
+            )
+    except BaseException:  # a model that is not converted is left as it was
+        for conv, setting in zip(convs, settings, strict=True):
+            conv.stride, conv.dilation, conv.padding = setting
+        raise
     if id(model) in swapped:
         return swapped[id(model)]
     for parent in list(model.modules()):
@@ -83,6 +92,7 @@ def convert(
 
 def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion]:
     """Return, for each ordinary 2-D convolution that ``select`` names, whether it would be swapped or why it stays."""
+    _checks.instance_of(model, nn.Module, "model")
     convs = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d)]
     chosen = _predicate(select, convs)
     return [Conversion(name, conv, _reason_to_stay(conv)) for name, conv in convs if chosen(name, conv)]
@@ -110,7 +120,9 @@ def _predicate(select: Select, convs: list[tuple[str, nn.Conv2d]]) -> Callable[[
         return lambda name, conv: name.startswith(stage)
     if callable(select):
         return select
-    globs = [select] if isinstance(select, str) else list(select)
+    globs = [select] if isinstance(select, str) else list(select) if isinstance(select, Iterable) else [select]
+    if not all(isinstance(pattern, str) for pattern in globs):
+        raise TypeError(f"`select` (={select!r}) must be a preset, a glob or several, or a predicate (name, conv)")
     return lambda name, conv: any(fnmatch.fnmatchcase(name, pattern) for pattern in globs)
 
 

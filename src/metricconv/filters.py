@@ -11,7 +11,7 @@ rounding is far below theirs, in half the time and memory. All channels are filt
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 
 # Pixels between one report of progress and the next, about as many.
 _STRIP_PIXELS = 2**20
+# Random numbers drawn at once, at most: 256 MB, and twice that in float64.
+_MOST_DRAWN = 2**26
 
 Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
+Ball = TypeVar("Ball", TangentBall, GeodesicBall)
 
-_METRICS: dict[str, Callable[..., Metric]] = {
+METRICS: dict[str, Callable[..., Metric]] = {
     "gradient": gradient_metric,
     "edge": edge_metric,
     "structure": structure_metric,
 }
-_STENCILS: dict[str, Callable[[int, int], Stencil]] = {
+STENCILS: dict[str, Callable[[int, int], Stencil]] = {
     "polar": stencils.polar,
     "onion": stencils.onion,
     "square_onion": stencils.square_onion,
@@ -60,7 +63,7 @@ def box_filter(image: Image, size: int = 3, *, channel_axis: int | None = None, 
             [1., 1., 1.]])
     """
     _odd(size, "size")
-    return _filter(image, lambda x: Grid(size, dim=x.dim() - 2), channel_axis, padding_mode)
+    return _filter(image, channel_axis, lambda x: _mean(x, Grid(size, dim=x.dim() - 2), padding_mode))
 
 
 def dilated_filter(
@@ -84,7 +87,7 @@ def dilated_filter(
     tensor([1., 0., 1., 0., 1.])
     """
     _odd(size, "size")
-    return _filter(image, lambda x: Grid(size, dilation, dim=x.dim() - 2), channel_axis, padding_mode)
+    return _filter(image, channel_axis, lambda x: _mean(x, Grid(size, dilation, dim=x.dim() - 2), padding_mode))
 
 
 def interpolated_filter(
@@ -111,17 +114,9 @@ def interpolated_filter(
     >>> interpolated_filter(impulse, samples=3, size=2.0)[2]  # samples at −½, 0 and ½ pixel
     tensor([0.0000, 0.1111, 0.4444, 0.1111, 0.0000])
     """
-    if not isinstance(samples, int) or samples < 2:
-        raise ValueError(f"`samples` (={samples!r}) must be a whole number, at least 2")
-    if not 1 < size < math.inf:
-        raise ValueError(f"`size` (={size!r}) must be more than 1 and finite")
-    spacing = (size - 1) / (samples - 1)
-    return _filter(
-        image,
-        lambda x: Grid(samples, _centring((samples,))[0], spacing, dim=x.dim() - 2),
-        channel_axis,
-        padding_mode,
-    )
+    _check_box(samples, size)
+    spacing, dilation = (size - 1) / (samples - 1), _centring((samples,))[0]
+    return _filter(image, channel_axis, lambda x: _mean(x, Grid(samples, dilation, spacing, x.dim() - 2), padding_mode))
 
 
 def random_deformable_filter(
@@ -136,7 +131,7 @@ def random_deformable_filter(
     """Take the mean over a box whose every sample, at every pixel, is moved by a random vector.
 
     The displacements are independent and uniform in [−reach, reach]^d: what a deformable convolution does before it has
-    learnt anything.
+    learnt anything. They are drawn for some rows at a time where the image, or the box, is large.
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
@@ -150,16 +145,35 @@ def random_deformable_filter(
     """
     _odd(size, "size")
     reach = size / 2 if reach is None else reach
-    if not 0 <= reach < math.inf:
+    if not isinstance(reach, int | float) or not 0 <= reach < math.inf:
         raise ValueError(f"`reach` (={reach!r}) must be finite and at least 0")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise ValueError(f"`seed` (={seed!r}) must be a whole number of 64 bits")
 
-    def support(x: Tensor) -> Support:
-        dim = x.dim() - 2
+    def mean(x: Tensor) -> Tensor:
+        dim, (height, *others) = x.dim() - 2, x.shape[2:]
         generator = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(1, 1, size**dim, dim, *x.shape[2:], generator=generator)
-        return Deformable(((2 * uniform - 1) * reach).to(x.device), (size,) * dim)
 
-    return _filter(image, support, channel_axis, padding_mode)
+        def draw(rows: int) -> Tensor:
+            drawn = torch.rand(1, 1, size**dim, dim, rows, *others, generator=generator, device="cpu")
+            return drawn.mul_(2).sub_(1).mul_(reach).to(x)
+
+        step = max(_MOST_DRAWN // (size**dim * dim * math.prod(others)), 1)
+        if step >= height or size == 1:
+            return _mean(x, Deformable(draw(height), (size,) * dim), padding_mode)
+        # As for balls, a wider dilation makes room for the margin; what it adds to the samples is taken away again.
+        half = size // 2
+        dilation = math.ceil((half + reach + 1) / half)
+        added = torch.arange(-half, half + 1).repeat_interleave(size ** (dim - 1)).mul(dilation - 1).to(x)
+        strips = []
+        for start, stop, seen in _strips(x, step, dilation * half, padding_mode):
+            vectors = draw(stop - start)
+            vectors[:, :, :, 0] -= added.view(-1, *(1,) * dim)
+            support = Deformable(vectors, (size,) * dim, (dilation,) + (1,) * (dim - 1))
+            strips.append(_convolve(seen, support, (0,) + (half,) * (dim - 1), padding_mode))
+        return torch.cat(strips, 2)
+
+    return _filter(image, channel_axis, mean)
 
 
 def tangent_filter(
@@ -192,8 +206,16 @@ def tangent_filter(
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
-    ball = _balls(TangentBall, samples, metric, stencil, padding_mode)
-    return _filter(image, ball, channel_axis, padding_mode, centre=centre, progress=progress)
+    if isinstance(metric, Metric):
+        check_positive(metric)
+    balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
+
+    def mean(x: Tensor) -> Tensor:
+        balls = balls_of(x)
+        y = _mean(x, balls, padding_mode) if progress is None else _mean_in_strips(x, balls, padding_mode, progress)
+        return _with_centre(x, y, balls) if centre else y
+
+    return _filter(image, channel_axis, mean)
 
 
 def geodesic_filter(
@@ -225,66 +247,73 @@ def geodesic_filter(
     (tensor(0.1330), tensor(0.))
     """
 
-    def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> Support:
+    mode = "circular" if padding_mode == "circular" else "border"
+
+    def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
         check_positive(field)
-        mode = "circular" if padding_mode == "circular" else "border"
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
-    ball = _balls(make, samples, metric, stencil, padding_mode)
-    return _filter(image, ball, channel_axis, padding_mode, centre=centre)
+    balls_of = _balls(make, samples, metric, stencil, padding_mode)
+
+    def mean(x: Tensor) -> Tensor:
+        balls = balls_of(x)
+        y = _mean(x, balls, padding_mode)
+        return _with_centre(x, y, balls) if centre else y
+
+    return _filter(image, channel_axis, mean)
 
 
 def _balls(
-    make: Callable[[Metric, Stencil, tuple[int, ...]], Support],
+    make: Callable[[Metric, Stencil, tuple[int, ...]], Ball],
     samples: int,
     metric: str | Metric | Callable[[Tensor], Metric],
     stencil: str | Stencil,
     padding_mode: str,
-) -> Callable[[Tensor], Support]:
+) -> Callable[[Tensor], Ball]:
     """Return how an image becomes the balls of its metric."""
     if isinstance(stencil, str):
-        _checks.one_of(stencil, _STENCILS, "stencil")
+        _checks.one_of(stencil, STENCILS, "stencil")
+    elif not isinstance(stencil, Stencil):
+        raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     if isinstance(metric, str):
-        _checks.one_of(metric, _METRICS, "metric")
+        _checks.one_of(metric, METRICS, "metric")
+    elif not isinstance(metric, Metric) and not callable(metric):
+        raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
 
-    def support(x: Tensor) -> Support:
-        reference = _STENCILS[stencil](samples, x.dim() - 2) if isinstance(stencil, str) else stencil
+    def balls(x: Tensor) -> Ball:
+        reference = STENCILS[stencil](samples, x.dim() - 2) if isinstance(stencil, str) else stencil
         if isinstance(metric, Metric):
             field = metric
         elif isinstance(metric, str):
-            field = _METRICS[metric](x, padding_mode=padding_mode)
+            field = METRICS[metric](x, padding_mode=padding_mode)
         else:
             field = metric(x)
+        _checks.instance_of(field, Metric, "metric")
+        size = tuple(x.shape[2:])
+        if field.dim == len(size) and any(n not in (1, m) for n, m in zip(field.spatial, size, strict=True)):
+            raise ValueError(f"`metric` has spatial size {tuple(field.spatial)}; that of `image` is {size}")
         return make(field, reference, _centring(reference.kernel_size))
 
-    return support
+    return balls
 
 
-def _filter(
-    image: Image,
-    support_of: Callable[[Tensor], Support],
-    channel_axis: int | None,
-    padding_mode: str,
-    *,
-    centre: bool = False,
-    progress: Callable[[int, int], object] | None = None,
-) -> Image:
-    """Take the mean of every channel over the support that is made for the image (1, C, *spatial)."""
+def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Tensor]) -> Image:
+    """Apply a function of (1, C, *spatial) to an image."""
     values = _to_floats(image)
     dtype = _result_dtype(image, values)
     x = _to_field(values, channel_axis)
-    support: Support = support_of(x)
-    if progress is not None and isinstance(support, TangentBall):
-        y = _mean_in_strips(x, support, padding_mode, progress)
-    else:
-        y = _mean(x, support, padding_mode)
-    if centre:
-        y = y + (x - y) / (support.samples + 1)
-    del x, values, support  # as large as the image, and as what is made of it now
+    del values  # as large as the image
+    y = mean(x)
+    del x
     y = y.squeeze(0).squeeze(0) if channel_axis is None else y.squeeze(0).movedim(0, channel_axis)
     if isinstance(image, Tensor):
         return y.to(dtype)
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
+
+
+def _with_centre(x: Tensor, y: Tensor, support: Support) -> Tensor:
+    """Return the mean over the support and the pixel itself, given that over the support."""
+    return y + (x - y) / (support.samples + 1)
 
 
 def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
@@ -307,19 +336,24 @@ def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: C
         progress(size, size)
         return y
     dilation = (2 * math.ceil((reach + 1) / (k - 1)), *ball.dilation[1:])
-    margin = dilation[0] * (k - 1) // 2
     padding = (0, *(d * (k - 1) // 2 for k, d in zip(ball.kernel_size[1:], dilation[1:], strict=True)))
-    place = torch.arange(-margin, size + margin, device=x.device, dtype=torch.float32).unsqueeze(-1)
-    index, inside = next(_interpolation.corners(place, [size], padding_mode))
     step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 1), torch.empty_like(x)
-    for start in range(0, size, step):
-        stop = min(start + step, size)
-        rows = slice(start, stop + 2 * margin)
-        seen = x.index_select(2, index[rows]) * inside[rows].to(x.dtype).view(-1, *(1,) * (x.dim() - 3))
+    for start, stop, seen in _strips(x, step, dilation[0] * (k - 1) // 2, padding_mode):
         balls = TangentBall(metric[:, :, start:stop], ball.stencil, dilation)
         y[:, :, start:stop] = _convolve(seen, balls, padding, padding_mode)
         progress(stop, size)
     return y
+
+
+def _strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield where each strip of ``step`` rows starts and stops, and these rows with ``margin`` more on either side."""
+    size = x.shape[2]
+    place = torch.arange(-margin, size + margin, device=x.device, dtype=torch.float32).unsqueeze(-1)
+    index, inside = next(_interpolation.corners(place, [size], padding_mode))
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        rows = slice(start, stop + 2 * margin)
+        yield start, stop, x.index_select(2, index[rows]) * inside[rows].to(x.dtype).view(-1, *(1,) * (x.dim() - 3))
 
 
 def _convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mode: str) -> Tensor:
@@ -338,8 +372,8 @@ def _to_floats(image: object) -> Tensor:
         if not isinstance(image, numpy.ndarray):
             raise TypeError(f"`image` must be a NumPy array or a torch.Tensor, got {type(image).__name__}")
         try:
-            # A copy, since torch cannot look at arrays that are read-only or have negative strides.
-            values, floats = torch.from_numpy(image.copy()), torch.float64
+            # A copy, as torch cannot look at arrays that are read-only, or of negative strides or another byte order.
+            values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
         except TypeError:
             raise TypeError(f"`image` must hold numbers of a type that torch has, got dtype {image.dtype}") from None
     if values.is_complex():
@@ -347,6 +381,8 @@ def _to_floats(image: object) -> Tensor:
     if not values.is_floating_point():
         largest = 1 if values.dtype == torch.bool else torch.iinfo(values.dtype).max
         values = values.to(floats if values.dtype.itemsize > 2 else torch.float32) / largest
+    elif values.dtype.itemsize == 1:
+        raise TypeError(f"`image` must hold floats of 16 bits or more, got dtype {values.dtype}")
     _checks.finite(values, "image")
     return values
 
@@ -360,17 +396,21 @@ def _result_dtype(image: object, values: Tensor) -> torch.dtype:
 
 def _to_field(values: Tensor, channel_axis: int | None) -> Tensor:
     """Bring an image into the shape (1, C, *spatial) and into float32 or wider."""
-    shape, axes = tuple(values.shape), values.dim()
-    if channel_axis is not None and not -axes <= channel_axis < axes:
+    _check_axes(tuple(values.shape), channel_axis)
+    field = values.unsqueeze(0) if channel_axis is None else values.movedim(channel_axis, 0)
+    return field.unsqueeze(0).to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _check_axes(shape: tuple[int, ...], channel_axis: int | None) -> None:
+    """Refuse what is neither an image nor a volume."""
+    axes = len(shape)
+    if channel_axis is not None and (not isinstance(channel_axis, int) or not -axes <= channel_axis < axes):
         raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {shape}")
-    dim = axes - (channel_axis is not None)
-    if dim not in (2, 3) or not values.numel():
+    if axes - (channel_axis is not None) not in (2, 3) or not math.prod(shape):
         raise ValueError(
             f"`image` must have 2 or 3 spatial axes and not be empty, got shape {shape} with "
             f"`channel_axis` (={channel_axis!r})"
         )
-    field = values.unsqueeze(0) if channel_axis is None else values.movedim(channel_axis, 0)
-    return field.unsqueeze(0).to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _centring(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
@@ -379,6 +419,13 @@ def _centring(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
     It says nothing about where samples lie, which is the metric's or the spacing's affair.
     """
     return tuple(2 - k % 2 for k in kernel_size)
+
+
+def _check_box(samples: int, size: float) -> None:
+    if not isinstance(samples, int) or samples < 2:
+        raise ValueError(f"`samples` (={samples!r}) must be a whole number, at least 2")
+    if not isinstance(size, int | float) or not 1 < size < math.inf:
+        raise ValueError(f"`size` (={size!r}) must be more than 1 and finite")
 
 
 def _odd(value: int, name: str) -> None:

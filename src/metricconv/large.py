@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import _checks, filters
-from .filters import _METRICS, _STENCILS, _to_field, _to_floats
+from ._interpolation import PADDING_MODES
+from .filters import METRICS, STENCILS, _check_axes, _to_field, _to_floats
 from .metrics import Metric, edge_metric, gradient_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
 from .stencils import Stencil
@@ -43,8 +44,7 @@ def box_filter(
     True
     """
     filters._odd(size, "size")
-    apply = partial(filters.box_filter, size=size, channel_axis=channel_axis, padding_mode=padding_mode)
-    return _tiled(image, apply, size // 2, channel_axis, padding_mode)
+    return _filtered(image, filters.box_filter, size // 2, channel_axis, padding_mode, size=size)
 
 
 def dilated_filter(
@@ -57,10 +57,9 @@ def dilated_filter(
 ) -> da.Array:
     """Take the mean of size^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
     filters._odd(size, "size")
-    apply = partial(
-        filters.dilated_filter, size=size, dilation=dilation, channel_axis=channel_axis, padding_mode=padding_mode
-    )
-    return _tiled(image, apply, dilation * (size // 2), channel_axis, padding_mode)
+    (dilation,) = _checks.tuple_of(dilation, 1, "dilation", minimum=1)
+    halo = dilation * (size // 2)
+    return _filtered(image, filters.dilated_filter, halo, channel_axis, padding_mode, size=size, dilation=dilation)
 
 
 def interpolated_filter(
@@ -72,10 +71,9 @@ def interpolated_filter(
     padding_mode: str = "reflect",
 ) -> da.Array:
     """Take the mean of samples^d points over a box of size^d pixels, as ``filters.interpolated_filter``."""
-    apply = partial(
-        filters.interpolated_filter, samples=samples, size=size, channel_axis=channel_axis, padding_mode=padding_mode
-    )
-    return _tiled(image, apply, math.floor((size - 1) / 2) + 1, channel_axis, padding_mode)
+    filters._check_box(samples, size)
+    halo = math.floor((size - 1) / 2) + 1
+    return _filtered(image, filters.interpolated_filter, halo, channel_axis, padding_mode, samples=samples, size=size)
 
 
 def tangent_filter(
@@ -100,18 +98,10 @@ def tangent_filter(
             arguments, by ``functools.partial``; or a function of your own, of which ``metric_reach`` must be known.
         metric_reach: how many pixels away your own metric looks at the image. It must look at nothing else.
     """
-    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
-    reach = read.largest_ball(image, channel_axis) * _outermost(stencil, samples, _dim(image, channel_axis))
-    apply = partial(
-        filters.tangent_filter,
-        samples=samples,
-        metric=read.metric,
-        stencil=stencil,
-        centre=centre,
-        channel_axis=channel_axis,
-        padding_mode=padding_mode,
-    )
-    return _tiled(image, apply, max(math.floor(reach) + 1, read.reach), channel_axis, padding_mode)
+    read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
+    halo = max(math.floor(reach) + 1, read.reach)
+    options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
+    return _filtered(image, filters.tangent_filter, halo, channel_axis, padding_mode, **options)
 
 
 def geodesic_filter(
@@ -133,25 +123,18 @@ def geodesic_filter(
         image, samples, metric, stencil, centre, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
         steps, smooth: as in ``metricconv.GeodesicBall``.
     """
-    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
-    reach = read.largest_ball(image, channel_axis) * _outermost(stencil, samples, _dim(image, channel_axis))
+    (smooth,) = _checks.tuple_of(smooth, 1, "smooth", minimum=0)
+    if steps is not None:
+        (steps,) = _checks.tuple_of(steps, 1, "steps", minimum=1)
+    read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
     # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
     # Only the parabola of a first and only step may lie outside, by an eighth.
     reach = reach * 9 / 8 if steps == 1 else reach
     # The metric is read between pixels, differentiated (one pixel) and smoothed (one each time).
     halo = math.floor(reach) + 1 + 1 + smooth + read.reach
-    apply = partial(
-        filters.geodesic_filter,
-        samples=samples,
-        metric=read.metric,
-        stencil=stencil,
-        steps=steps,
-        smooth=smooth,
-        centre=centre,
-        channel_axis=channel_axis,
-        padding_mode=padding_mode,
-    )
-    return _tiled(image, apply, halo, channel_axis, padding_mode)
+    options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
+    options |= {"steps": steps, "smooth": smooth}
+    return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +153,11 @@ class _Reading:
     def of(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_Reading":
         """Tell what a metric needs, by its name or its arguments."""
         if isinstance(metric, str):
-            metric = partial(_METRICS[_checks.one_of(metric, _METRICS, "metric")], padding_mode=padding_mode)
+            metric = partial(METRICS[_checks.one_of(metric, METRICS, "metric")], padding_mode=padding_mode)
         if not callable(metric):
             raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
         function = metric.func if isinstance(metric, partial) else metric
-        if function not in _METRICS.values():
+        if function not in METRICS.values():
             if not isinstance(metric_reach, int) or metric_reach < 0:
                 raise ValueError(
                     f"`metric_reach` (={metric_reach!r}) must say how many pixels away a `metric` of your own looks"
@@ -217,6 +200,39 @@ class _Reading:
         return _maximum(image, tile, self.reach, channel_axis, self.padding_mode)
 
 
+def _read_balls(
+    image: da.Array,
+    samples: int,
+    metric: str | MetricOf,
+    stencil: str | Stencil,
+    channel_axis: int | None,
+    padding_mode: str,
+    metric_reach: int | None,
+) -> tuple[_Reading, float]:
+    """Return how the metric is read off any part of the image, and how far the farthest sample of any ball lies."""
+    _check(image, channel_axis, padding_mode)
+    if isinstance(stencil, str):
+        dim = image.ndim - (channel_axis is not None)
+        stencil = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")](samples, dim)
+    _checks.instance_of(stencil, Stencil, "stencil")
+    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
+    return read, read.largest_ball(image, channel_axis) * float(stencil.radii.max())
+
+
+def _filtered(
+    image: da.Array,
+    function: Callable[..., Tile],
+    halo: int,
+    channel_axis: int | None,
+    padding_mode: str,
+    **options: Any,
+) -> da.Array:
+    """Apply one of ``metricconv.filters`` to tiles with a margin of ``halo`` pixels."""
+    _check(image, channel_axis, padding_mode)
+    apply = partial(function, channel_axis=channel_axis, padding_mode=padding_mode, **options)
+    return _tiled(image, apply, halo, channel_axis, padding_mode)
+
+
 def _tiled(
     image: da.Array, apply: Callable[[Tile], Tile], halo: int, channel_axis: int | None, padding_mode: str
 ) -> da.Array:
@@ -224,7 +240,6 @@ def _tiled(
 
     At the image's border a tile ends there, and the function sees the border as it is; a circular image goes on.
     """
-    _check(image, channel_axis)
     spatial = [axis for axis in range(image.ndim) if channel_axis is None or axis != channel_axis % image.ndim]
     # Where the margin is as long as the image, tiles would be the image.
     cut = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
@@ -254,24 +269,8 @@ def _maximum(
     return float(_tiled(image, tile, reach, channel_axis, padding_mode).max().compute())
 
 
-def _outermost(stencil: str | Stencil, samples: int, dim: int) -> float:
-    """Return the radius of the outermost sample, in balls."""
-    if isinstance(stencil, str):
-        stencil = _STENCILS[_checks.one_of(stencil, _STENCILS, "stencil")](samples, dim)
-    return float(stencil.radii.max())
-
-
-def _dim(image: da.Array, channel_axis: int | None) -> int:
-    return image.ndim - (channel_axis is not None)
-
-
-def _check(image: da.Array, channel_axis: int | None) -> None:
+def _check(image: da.Array, channel_axis: int | None, padding_mode: str) -> None:
     if not isinstance(image, da.Array):
         raise TypeError(f"`image` must be a dask array, got {type(image).__name__}; metricconv.filters takes others")
-    if channel_axis is not None and not -image.ndim <= channel_axis < image.ndim:
-        raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {image.shape}")
-    if _dim(image, channel_axis) not in (2, 3) or not image.size:
-        raise ValueError(
-            f"`image` must have 2 or 3 spatial axes and not be empty, got shape {image.shape} with "
-            f"`channel_axis` (={channel_axis!r})"
-        )
+    _check_axes(image.shape, channel_axis)
+    _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")

@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from torch import nn
 
 from metricconv.app import launch
 from metricconv.cli.errors import UserError
@@ -13,3 +14,8 @@ def test_a_port_that_is_taken_is_said():
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is taken"):
             launch(port, browser=False, block=False)
+
+
+def test_a_network_comes_from_one_place():
+    with pytest.raises(ValueError, match=r"`checkpoint` .* and `model` must not both be given"):
+        launch(0, "trained.pt", browser=False, model=nn.Identity(), block=False)

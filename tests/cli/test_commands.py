@@ -141,19 +141,46 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["balls", "photo.png", "--ball", "square"], ["--ball square"]),
         (["balls", "photo.png", "--out", "balls.doc"], ["balls.doc"]),
         (["compare", "photo.png", "--clean", "other.npy"], ["they must agree"]),
+        (["compare", "photo.png", "--clean", "photo.png", "--noise", "0.3"], ["--noise 0.3", "--clean"]),
+        (["compare", "photo.png", "-o", "a.png", "--csv", "a.png"], ["--csv a.png: is where the picture goes"]),
+        (["compare", "endless.npy"], ["endless.npy: holds numbers that are not finite"]),
+        (["filter", "endless.npy", "out.npy"], ["endless.npy: holds numbers that are not finite"]),
+        (["filter", "wide.npy", "out.npy"], ["wide.npy: holds", "at most 64 bits"]),
+        (
+            ["filter", "photo.png", "out.png", "--axes", "cyx"],
+            ["--axes cyx: is for .npy, .tif", "photo.png says"],
+        ),
+        (["compare", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
+        (["balls", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
+        (["balls", "photo.png", "--stencil", "onion"], ["--stencil onion: of no use without --samples"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "--seed", "3"], ["--seed: of no use with --method box"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "--size", "inf"], ["--size inf: a box has a whole number"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "--size", "nan"], ["--size nan: a box has a whole number"]),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys):
     np.save("other.npy", np.zeros((3, 3)))
     np.save("endless.npy", np.full((9, 9), np.inf))
+    np.save("wide.npy", np.zeros((9, 9), np.longdouble))
     before = sorted(Path.cwd().iterdir())
     fails(arguments, capsys, *words)
     assert sorted(Path.cwd().iterdir()) == before
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc, which even root cannot write to")
+@pytest.mark.parametrize(
+    "arguments", [["filter", "photo.png", "/proc/a.png"], ["compare", "photo.png", "-k", "3", "--csv", "/proc/a"]]
+)
+def test_where_nothing_can_be_written_is_said_before_anything_is_computed(photo, arguments, capsys):
+    fails(arguments, capsys, f"{arguments[-1]}: /proc is not a folder that can be written to")
+
+
 def test_a_wrong_option_is_exit_code_two(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
-    assert run(["filter", photo, "out.png", "-k", "100000"]) == 2
+    wrong = {"-k": "102", "--scale": "101", "--steps": "101", "--seed": "-1", "--alpha": "1e30"}
+    for option, value in wrong.items():
+        assert run(["filter", photo, "out.png", option, value]) == 2, option
+    assert run(["compare", photo, "--noise", "inf"]) == 2
     assert run(["no-such-command"]) == 2
     capsys.readouterr()
 
@@ -189,6 +216,15 @@ def test_comparing_writes_a_picture_and_a_table(photo, capsys):
 def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
     assert run(["compare", photo, "--clean", photo, "-k", "3", "--metric", "structure"]) == 0
     assert "inf" in capsys.readouterr().out
+
+
+def test_a_table_that_cannot_be_written_leaves_no_picture_either(photo, tmp_path, monkeypatch, capsys):
+    def broken(*args):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("metricconv.cli.compare.write_table", broken)
+    fails(["compare", photo, "-k", "3", "--csv", "rows.csv"], capsys, "the disk is full")
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
 
 
 def test_the_doctor_says_what_runs_here(capsys):

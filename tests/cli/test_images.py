@@ -49,6 +49,13 @@ def test_arrays_and_tiffs_hold_any_real_numbers(tmp_path, dtype):
         assert np.array_equal(images.read(tmp_path / name).pixels, random((9, 7), dtype))
 
 
+def test_either_byte_order_is_read(tmp_path):
+    pixels = np.arange(30, dtype=np.uint16).reshape(5, 6)
+    np.save(tmp_path / "a.npy", pixels.astype(">u2"))
+    found = images.read(tmp_path / "a.npy").pixels
+    assert found.dtype == np.uint16 and np.array_equal(found, pixels)
+
+
 def test_a_volume_survives_a_tiff(tmp_path):
     volume = random((5, 9, 7), np.uint16)
     images.write(tmp_path / "a.tif", images.Picture(volume))

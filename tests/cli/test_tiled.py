@@ -83,6 +83,7 @@ def test_a_zarr_needs_no_option(pixels):
         (["filter", "broken.zarr", "out.zarr"], "cannot be read in tiles"),
         (["filter", "wide.zarr", "out.zarr"], "more than 1 GB"),
         (["filter", "photo.png", "out.zarr"], "tiles are read from .zarr"),
+        (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input in.zarr"),
     ],
 )
 def test_mistakes_are_one_line(pixels, arguments, words, capsys):

@@ -1,6 +1,7 @@
 """The layers: a Conv superset that starts as an ordinary convolution."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -200,11 +201,19 @@ def test_an_image_without_batch_axis_is_a_batch_of_one():
         ({"radius": -1.0}, "`radius` (=-1.0) must be positive"),
         ({"eps_omega": 0.0}, "`eps_omega` (=0.0)"),
         ({"metric": mc.Riemannian.isotropic(1.0), "modulation": True}, "`modulation`"),
+        ({"radius": math.nan}, "`radius` (=nan) must be positive and finite"),
+        ({"metric": mc.Riemannian.isotropic(1.0), "eps_omega": 0.5}, "`eps_omega` (=0.5)"),
+        ({"metric": "edge"}, "`metric` must be a Metric or a function of the input, got str"),
+        ({"in_channels": 0}, "`in_channels` (=0) must be at least 1"),
+        ({"out_channels": -1}, "`out_channels` (=-1) must be at least 1"),
+        ({"metric_groups": 1.0}, "`metric_groups` (=1.0) must be an int"),
+        ({"backend": "gpu"}, "`backend` (='gpu') must be one of 'auto'"),
+        ({"dtype": torch.int32}, "`dtype` (=torch.int32)"),
     ],
 )
 def test_bad_arguments_are_refused_by_name_and_value(options, message):
-    with pytest.raises(ValueError) as caught:
-        MetricConv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **options})(torch.randn(1, 4, 8, 8))
+    with pytest.raises((ValueError, TypeError)) as caught:
+        MetricConv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **options})
     assert message in str(caught.value)
 
 
@@ -212,6 +221,10 @@ def test_bad_inputs_are_refused():
     layer = MetricConv2d(4, 6, 3)
     with pytest.raises(ValueError, match=r"`input` must be \(B, 4, \*spatial\)"):
         layer(torch.randn(1, 5, 8, 8))
+    with pytest.raises(TypeError, match=r"`input` must hold floating-point numbers, got dtype torch.int64"):
+        layer(torch.zeros(1, 4, 8, 8, dtype=torch.int64))
+    with pytest.raises(TypeError, match=r"`input` must be a torch.Tensor, got list"):
+        layer([1.0])
     with pytest.raises(TypeError, match="unexpected keyword"):
         MetricConv2d(4, 6, 3, paddingmode="zeros")
     with pytest.raises(TypeError, match=r"`conv` must be an nn.Conv2d"):

@@ -71,3 +71,19 @@ def test_recording_stops_when_the_network_raises():
     with pytest.raises(ValueError), record_supports(net):
         net(torch.randn(1, 5, 8, 8))
     assert net[0]._recorder is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda net: param_groups(net, float("nan")), r"`lr` \(=nan\) must be finite and at least 0"),
+        (lambda net: param_groups(net, 0.1, metric_lr_mult=-1.0), r"`metric_lr_mult` \(=-1.0\)"),
+        (lambda net: param_groups(net, 0.1, weight_decay=-1.0), r"`weight_decay` \(=-1.0\)"),
+        (lambda net: param_groups(net, 0.1, metric_weight_decay="a"), r"`metric_weight_decay` \(='a'\)"),
+        (lambda net: set_geometry_gain(net, float("inf")), r"`gain` \(=inf\) must be finite and at least 0"),
+        (lambda net: geometry_l1("net"), "`model` must be a Module, got str"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(network())

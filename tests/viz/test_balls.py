@@ -4,6 +4,7 @@ import matplotlib.patches
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
 
 import metricconv as mc
 from layers import stir
@@ -75,6 +76,32 @@ def test_a_shifted_grid_has_a_ball_around_its_samples():
 def test_geodesic_balls_need_a_metric():
     with pytest.raises(ValueError, match="needs a field of metrics, which a Grid has not"):
         unit_balls(mc.Grid(3), [(1, 1)], "geodesic")
+
+
+FIELD = mc.Riemannian(torch.tensor([0.1, 0.0, 0.1]).view(1, 1, 3, 1, 1).expand(3, 2, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: unit_balls(FIELD, (3, 4)), r"`points` \(=\(3, 4\)\) must be a whole number, or points \(y, x\)"),
+        (lambda: unit_balls(FIELD, 2.5), r"`points` \(=2.5\)"),
+        (lambda: unit_balls(FIELD, 2, image_index=3), r"`image_index` \(=3\) must be at least 0 and less than 3"),
+        (lambda: unit_balls(FIELD, 2, group=-1), r"`group` \(=-1\)"),
+        (lambda: unit_balls(FIELD, 2, stencil="onion"), "`stencil` must be a Stencil, got str"),
+        (lambda: unit_balls(FIELD, 2, stencil=mc.stencils.onion(3, 3)), "`stencil` must have 2 axes"),
+        (lambda: unit_balls(FIELD.map(lambda t: t * torch.nan), 2), "`metric` must be positive"),
+        (lambda: plot_unit_balls(FIELD, ball=[]), r"`ball` \(=\[\]\) must not be empty"),
+        (lambda: plot_unit_balls(FIELD, 3), r"`image` must be an array .* got shape \(\)"),
+        (lambda: plot_unit_balls(FIELD, np.full((8, 8), np.nan)), "`image` must be finite"),
+        (lambda: plot_unit_balls(FIELD, np.full((8, 8), "a")), "`image` must hold real numbers, got dtype <U1"),
+    ],
+)
+def test_mistakes_are_named_and_leave_no_figure(call, message):
+    before = plt.get_fignums()
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+    assert plt.get_fignums() == before
 
 
 def test_points_outside_the_image_are_refused():

@@ -66,3 +66,16 @@ def test_a_constant_field_has_a_bar_of_a_sensible_range():
 def test_an_unknown_quantity_is_refused():
     with pytest.raises(ValueError, match=r"`quantity`.*must be one of 'ellipses', 'size'"):
         plot_metric_field(needle(0.0, 1.0), None, "colour")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (torch.nan, {}, "`metric.M` must be finite, got nan"),
+        (1.0, {"count": 2.5}, r"`count` \(=2.5\) must be a whole number, at least 1"),
+        (1.0, {"image_index": -4}, r"`image_index` \(=-4\)"),
+    ],
+)
+def test_mistakes_are_named(change, options, message):
+    with pytest.raises(ValueError, match=message):
+        plot_metric_field(needle(0.0, 1.0).map(lambda t: change * t.expand(1, 1, 3, 8, 8)), **options)

@@ -49,6 +49,31 @@ def test_a_frozen_model_has_maps_too():
         assert cam(torch.randn(1, 3, 12, 12), 0).shape == (1, 6, 6)
 
 
+@pytest.mark.parametrize("target", [99, -1, [0, 1, 2], 1.5, True])
+def test_a_target_that_is_no_class_is_refused(target):
+    with GradCAM(classifier(), "0") as cam, pytest.raises(ValueError, match=r"`target` \(=.*\) must be a class below"):
+        cam(torch.randn(2, 3, 12, 12), target)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (torch.zeros(0, 3, 12, 12), {}, r"`images` must be \(B, C, H, W\) and not empty"),
+        (torch.zeros(2, 3, 12, 12, dtype=torch.long), {}, "`images` must hold floating-point numbers"),
+        (torch.zeros(2, 3, 12, 12), {"labels": ["one"]}, "`labels` must be one for each of 2 images, got 1"),
+        (torch.zeros(2, 3, 12, 12), {"pictures": []}, "`pictures` must be one for each of 2 images, got 0"),
+    ],
+)
+def test_mistakes_are_named(images, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        plot_gradcam(images, {"net": (classifier(), "0")}, **options)
+
+
+def test_something_that_is_no_layer_is_refused():
+    with pytest.raises(TypeError, match="`layer` must be a Module, got int"):
+        GradCAM(classifier(), 3)
+
+
 def test_an_unknown_layer_is_refused():
     with pytest.raises(ValueError, match="`layer` \\(='body'\\) is not the name"):
         GradCAM(classifier(), "body")

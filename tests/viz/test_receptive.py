@@ -1,5 +1,7 @@
 """Receptive fields by composing supports."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -74,11 +76,23 @@ def test_what_is_drawn_covers_where_it_looks():
 
 @pytest.mark.parametrize(
     ("layer", "point", "message"),
-    [("nowhere", (0, 0), "not the name of a layer"), ("0", (9, 0), r"in the layer's output of size \(6, 6\)")],
+    [
+        ("nowhere", (0, 0), "not the name of a layer"),
+        ("0", (9, 0), r"in the layer's output of size \(6, 6\)"),
+        ("0", (1,), r"`point` \(=\(1,\)\) must be two whole numbers"),
+        ("0", (1.5, 0), r"`point` \(=\(1.5, 0\)\)"),
+        ("0", None, r"`point` \(=None\)"),
+    ],
 )
 def test_mistakes_are_named(layer, point, message):
     with pytest.raises(ValueError, match=message):
         receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3)), torch.zeros(1, 1, 8, 8), point, layer)
+
+
+@pytest.mark.parametrize("part", [0.0, 2.0, math.nan])
+def test_parts_lie_between_nothing_and_all(part):
+    with pytest.raises(ValueError, match=r"`parts`.*must lie between 0 and 1"):
+        plot_receptive_field(nn.Conv2d(1, 1, 3), torch.zeros(1, 1, 8, 8), (1, 1), parts=[part])
 
 
 def test_a_layer_of_unknown_support_is_refused():

@@ -38,3 +38,10 @@ def test_colour_images_have_supports_too():
 def test_axes_must_be_one_for_each_support(image):
     with pytest.raises(ValueError, match="one for each of the 1 supports, got 2"):
         plot_supports(image, (16, 14), {"grid": mc.Grid(3)}, axes=canvas.new_axes(1, 2)[0])
+
+
+def test_mistakes_are_named(image):
+    with pytest.raises(ValueError, match=r"`margin` \(=nan\) must be finite and at least 0"):
+        plot_supports(image, (16, 14), margin=float("nan"))
+    with pytest.raises(TypeError, match="`metric` must be a Metric, got int"):
+        example_supports(image, metric=3)

@@ -6,9 +6,10 @@ from typing import Any
 
 import gradio as gr
 
+from ..cli.compare import psnr
 from ..cli.errors import UserError
 from . import draw
-from .studio import Look, Studio, first_point, psnr
+from .studio import Look, Studio, first_point
 
 # The largest picture, in bytes.
 MAX_PICTURE = 20 * 2**20

@@ -16,13 +16,13 @@ from torch import Tensor
 from ..metrics import Randers, Riemannian
 from ..viz import canvas
 from ..viz.balls import COLOURS, Ball
-from ..viz.fields import ball_radius, orientation
+from ..viz.fields import MAPS, ball_radius, orientation
 
 # An image is shown this many times as large, so that lines on it are fine; and drawn larger still, so that they are
 # smooth.
 ENLARGED = 2
 _FINER = 2
-OVERLAYS = ("nothing", "size", "anisotropy", "orientation", "asymmetry")
+OVERLAYS = ("nothing", *MAPS)
 
 
 def to_rgb8(image: NDArray[Any]) -> NDArray[np.uint8]:
@@ -36,17 +36,13 @@ def overlaid(image: NDArray[np.uint8], metric: Riemannian | Randers, overlay: st
     if overlay == "nothing":
         return image
     if overlay == "orientation":
-        values, colours = orientation(metric)[0, 0] / 180 + 0.5, "twilight"
+        values = orientation(metric)[0, 0] / 180 + 0.5
         opacity = 1 - 1 / metric.anisotropy[0, 0].numpy()
     else:
-        field, colours = {
-            "size": (ball_radius(metric), "cividis"),
-            "anisotropy": (metric.anisotropy, "magma"),
-            "asymmetry": (metric.asymmetry, "viridis"),
-        }[overlay]
-        values = field[0, 0] if overlay == "asymmetry" else _unit(field[0, 0].log())
+        field = (ball_radius(metric) if overlay == "size" else getattr(metric, overlay))[0, 0]
+        values = field if overlay == "asymmetry" else _unit(field.log())
         opacity = np.full(image.shape[:2], 0.7)
-    painted = colormaps[colours](values.numpy())[..., :3] * 255
+    painted = colormaps[MAPS[overlay]](values.numpy())[..., :3] * 255
     opacity = np.broadcast_to(opacity, image.shape[:2])[..., None]
     return np.rint(image * (1 - opacity) + painted * opacity).astype(np.uint8)
 

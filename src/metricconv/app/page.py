@@ -9,6 +9,7 @@ from torch import nn
 
 from ..cli import images
 from ..cli.errors import UserError
+from ..filters import METRICS, STENCILS
 from ..nn import adaptive_layers
 from ..ops import backend_report
 from . import draw
@@ -80,6 +81,8 @@ def launch(
         block: wait until the server is stopped.
     """
     if checkpoint is not None:
+        if model is not None:
+            raise ValueError(f"`checkpoint` (={str(checkpoint)!r}) and `model` must not both be given")
         path = Path(checkpoint)
         if not path.is_file():
             raise UserError(f"{path}: no such file")
@@ -130,14 +133,14 @@ def _knobs(model: nn.Module | None) -> dict[str, Any]:
         found["file"] = gr.File(label="or drop your own", file_types=PICTURES, height=130, elem_id="file")
         found["noise"] = gr.Slider(0, 0.5, usual.noise, step=0.01, label="noise σ to add", elem_id="noise")
     with gr.Group():
-        found["metric"] = gr.Radio(["gradient", "edge", "structure"], value=usual.metric, label="metric")
+        found["metric"] = gr.Radio(list(METRICS), value=usual.metric, label="metric")
         found["iota"] = gr.Slider(0.005, 0.5, usual.iota, step=0.005, label="ι: radius 1/√ι px", elem_id="iota")
         found["alpha"] = gr.Slider(0, 50, usual.alpha, step=0.5, label="α: how much edges count")
         found["scale"] = gr.Slider(0, 4, usual.scale, step=0.1, label="σ of the gradient, px (0: Sobel)")
         found["eps_omega"] = gr.Slider(0.1, 1, usual.eps_omega, step=0.05, label="ε_ω: below 1, balls lean (gradient)")
     with gr.Group():
         found["ball"] = gr.Radio(["tangent", "geodesic", "both"], value=usual.ball, label="ball", elem_id="ball")
-        found["stencil"] = gr.Radio(["polar", "onion", "square_onion"], value=usual.stencil, label="stencil")
+        found["stencil"] = gr.Radio(list(STENCILS), value=usual.stencil, label="stencil")
         found["samples"] = gr.Slider(3, 15, usual.samples, step=2, label="k: k² samples a ball")
         found["overlay"] = gr.Dropdown(list(draw.OVERLAYS), value=usual.overlay, label="metric field over the image")
     names = [name for name, _ in adaptive_layers(model)] if model is not None else []

@@ -20,11 +20,12 @@ from .. import filters, stencils
 from ..cli import images
 from ..cli.errors import UserError
 from ..cli.knobs import MetricKnobs, MetricName
+from ..filters import _to_field
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support
 from ..viz.balls import Ball, ball_kind, field_size, unit_balls
-from ..viz.fields import ball_radius, orientation
+from ..viz.fields import ball_numbers
 from . import draw
 from .networks import load_network
 
@@ -106,8 +107,6 @@ class Studio:
         values = picture.floats()
         if picture.channel_axis is not None:
             values = np.moveaxis(values, picture.channel_axis, -1)
-        if not np.isfinite(values).all():
-            raise UserError(f"{path.name}: holds numbers that are not finite")
         name = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         _keep(self.uploads, name, _shown(values), 8)
         return name
@@ -174,7 +173,7 @@ class Studio:
             zoom = torch.tensor(self.clean(look).shape[:2]) / torch.tensor(field_size(support)).double()
             place = (torch.tensor(point) + 0.5) / zoom - 0.5
             (ball,) = unit_balls(support, [place.tolist()], group=look.group)
-            return [(ball_kind(support, fitted="fitted"), _zoomed(ball, zoom))]
+            return [(ball_kind(support, fitted="fitted"), _placed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
         stencil = getattr(stencils, look.stencil)(look.samples)
         metric = self.metric(look)
         reach = self._once(("reach", *look.geometry), lambda: math.ceil(metric.bounding_radius.max().item()))
@@ -182,19 +181,13 @@ class Studio:
         found = []
         for kind in look.kinds:
             (ball,) = unit_balls(near, [(point[0] - corner[0], point[1] - corner[1])], kind, stencil)
-            found.append((kind, _moved(ball, corner)))
+            found.append((kind, _placed(ball, lambda p: p + torch.tensor(corner))))
         return found
 
     def numbers(self, look: Look, point: tuple[int, int]) -> dict[str, float]:
         """Return what describes the tangent ball of a pixel."""
         here = self.metric(look)[:, :, point[0], point[1]]
-        return {
-            "reach (px)": here.bounding_radius.item(),
-            "radius (px)": ball_radius(here).item(),
-            "anisotropy": here.anisotropy.item(),
-            "direction (°)": orientation(here).item(),
-            "asymmetry": here.asymmetry.item(),
-        }
+        return {name: value.item() for name, value in ball_numbers(here).items()}
 
     def filtered(self, look: Look) -> NDArray[np.float32]:
         """Return the image filtered over the balls that are shown (the tangent ones of both, which is faster)."""
@@ -213,12 +206,6 @@ class Studio:
         with self._lock:
             _keep(self._kept, key, value, 24)
         return value
-
-
-def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:
-    """Return 10 log₁₀(1 / mean squared error), in decibels."""
-    error = float(np.mean((clean.astype(np.float64) - image) ** 2))
-    return math.inf if error == 0 else -10 * math.log10(error)
 
 
 def first_point(name: str, size: tuple[int, ...]) -> tuple[int, int]:
@@ -257,8 +244,7 @@ def _stretched(values: NDArray[Any]) -> NDArray[Any]:
 
 def _field(image: NDArray[np.float32]) -> Tensor:
     """Bring (H, W[, C]) into the shape (1, C, H, W)."""
-    tensor = torch.from_numpy(image)
-    return tensor[None, None] if tensor.dim() == 2 else tensor.movedim(-1, 0)[None]
+    return _to_field(torch.from_numpy(image), None if image.ndim == 2 else -1)
 
 
 def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
@@ -282,17 +268,8 @@ def _window(
     return metric[:, :, rows, columns], (rows.start, columns.start)
 
 
-def _moved(ball: Ball, by: tuple[int, int]) -> Ball:
-    shift = torch.tensor(by, dtype=torch.float64)
-    samples = None if ball.samples is None else ball.samples + shift
-    pixel = (ball.pixel[0] + by[0], ball.pixel[1] + by[1])
-    return Ball(pixel, ball.outline + shift, samples, ball.centre + shift)
-
-
-def _zoomed(ball: Ball, zoom: Tensor) -> Ball:
-    def place(where: Tensor) -> Tensor:
-        return (where + 0.5) * zoom - 0.5
-
+def _placed(ball: Ball, place: Callable[[Tensor], Tensor]) -> Ball:
+    """Return a ball with each of its points where ``place`` says."""
     y, x = place(torch.tensor(ball.pixel, dtype=torch.float64)).tolist()
     samples = None if ball.samples is None else place(ball.samples)
     return Ball((y, x), place(ball.outline), samples, place(ball.centre))

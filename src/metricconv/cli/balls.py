@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 
 from .. import stencils, viz
 from .._files import writing
+from ..filters import _to_field
 from ..metrics import Metric, Randers, Riemannian
-from ..viz.fields import ball_radius, orientation
+from ..viz.fields import ball_numbers
 from . import images, knobs
 from .console import console, results
 from .errors import UserError
-from .knobs import MetricKnobs, MetricName
+from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName, spread
 
 PointsOption = Annotated[
     list[str] | None,
@@ -24,8 +25,11 @@ PointsOption = Annotated[
 ]
 
 
+@spread
 def balls_command(
     source: knobs.InputArgument,
+    metric: MetricKnobs,
+    files: FileKnobs,
     at: PointsOption = None,
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-balls.png).")
@@ -34,16 +38,10 @@ def balls_command(
     samples: Annotated[
         int, typer.Option("--samples", "-k", min=0, max=99, help="Draw k² samples a ball; 0 for none.")
     ] = 0,
-    stencil: knobs.StencilOption = None,
+    stencil: Annotated[
+        StencilName | None, typer.Option("--stencil", help="How a ball is sampled (onion if k is odd, else polar).")
+    ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Show the whole image, not just around the pixels.")] = False,
-    metric: knobs.MetricOption = None,
-    iota: knobs.IotaOption = None,
-    alpha: knobs.AlphaOption = None,
-    scale: knobs.ScaleOption = None,
-    eps_omega: knobs.EpsOmegaOption = None,
-    axes: knobs.AxesOption = None,
-    max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
-    force: knobs.ForceOption = False,
 ) -> None:
     """Draw the unit balls of a picture's metric, and print their numbers.
 
@@ -56,21 +54,20 @@ def balls_command(
     kinds = ["tangent", "geodesic"] if ball == "both" else [ball]
     if ball not in ("tangent", "geodesic", "both"):
         raise UserError(f"--ball {ball}: must be tangent, geodesic or both")
+    if stencil and not samples:
+        raise UserError(f"--stencil {stencil}: of no use without --samples")
     target = output or Path(f"{source.stem}-balls.png")
-    if target.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"{target}: the picture must be .png, .pdf or .svg")
-    images.check_output(target, force=force, inputs=(source,))
-    picture = images.read(source, axes, max_pixels)
+    images.check_drawing(target, force=files.force, inputs=(source,))
+    picture = files.read(source)
     if len(picture.spatial) != 2:
         raise UserError(f"{source}: is a volume; balls are drawn on images")
     points = None if not at else [_point(text, picture.spatial) for text in at]
     image = picture.floats()
-    if not np.isfinite(image).all():
-        raise UserError(f"{source}: holds numbers that are not finite")
+    x = _to_field(torch.from_numpy(image), picture.channel_axis)
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(f"drawing {target}"):
-        field = MetricKnobs(metric, iota, alpha, scale, eps_omega).function(MetricName.gradient)(_field(image))
+        field = metric.function(MetricName.gradient)(x)
         name = stencil or ("onion" if samples % 2 else "polar")
         sampled = getattr(stencils, name)(samples) if samples else None
         figure = _draw(image, field, points, kinds, sampled, whole)
@@ -108,25 +105,13 @@ def _table(field: Metric, points: list[tuple[float, float]]) -> rich.table.Table
     assert isinstance(field, Riemannian | Randers)
     rows = torch.tensor(points).round().long()
     table = rich.table.Table(title="unit tangent balls")
-    columns = {
-        "reach (px)": field.bounding_radius,
-        "radius (px)": ball_radius(field),
-        "anisotropy": field.anisotropy,
-        "direction (°)": orientation(field),
-        "asymmetry": field.asymmetry,
-    }
+    columns = ball_numbers(field)
     table.add_column("pixel (y, x)")
     for name in columns:
         table.add_column(name, justify="right")
     for y, x in rows.tolist():
         table.add_row(f"{y}, {x}", *(f"{values[0, 0, y, x].item():.3g}" for values in columns.values()))
     return table
-
-
-def _field(image: np.ndarray) -> torch.Tensor:
-    """Bring an array (H, W[, C]) into the shape (1, C, H, W)."""
-    tensor = torch.from_numpy(np.ascontiguousarray(image, dtype=np.float32))
-    return tensor[None, None] if tensor.dim() == 2 else tensor.movedim(-1, 0)[None]
 
 
 def _point(text: str, size: tuple[int, ...]) -> tuple[float, float]:

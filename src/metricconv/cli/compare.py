@@ -19,7 +19,7 @@ from ..viz import canvas
 from . import images, knobs
 from .console import console, results
 from .errors import UserError
-from .knobs import FilterKnobs, Method, MetricKnobs, MetricName
+from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName, spread
 
 # The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
 _TUNED = {
@@ -39,26 +39,23 @@ class Row:
     seconds: float
 
 
+@spread
 def compare_command(
     source: knobs.InputArgument,
+    metric: MetricKnobs,
+    files: FileKnobs,
     clean: Annotated[
         Path | None, typer.Option("--clean", help="The picture without noise; IN is then taken as noisy already.")
     ] = None,
-    noise: Annotated[float, typer.Option("--noise", min=0.0, help="σ of the noise to add, of a range of 1.")] = 0.1,
-    seed: knobs.SeedOption = 0,
+    noise: Annotated[
+        float | None, typer.Option("--noise", min=0.0, max=10.0, help="σ of the noise to add, of a range of 1 (0.1).")
+    ] = None,
+    seed: knobs.SeedOption = None,
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-compare.png).")
     ] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the table there too.")] = None,
     samples: knobs.SamplesOption = 11,
-    metric: knobs.MetricOption = None,
-    iota: knobs.IotaOption = None,
-    alpha: knobs.AlphaOption = None,
-    scale: knobs.ScaleOption = None,
-    eps_omega: knobs.EpsOmegaOption = None,
-    axes: knobs.AxesOption = None,
-    max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
-    force: knobs.ForceOption = False,
 ) -> None:
     """Denoise a picture with every filter: a table, and a picture of all.
 
@@ -68,23 +65,25 @@ def compare_command(
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
     """
+    if clean is not None and noise is not None:
+        raise UserError(f"--noise {noise}: of no use with --clean, as IN is noisy already")
+    noise, seed = 0.1 if noise is None else noise, seed or 0
     target = output or Path(f"{source.stem}-compare.png")
-    if target.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"{target}: the picture must be .png, .pdf or .svg")
     given = tuple(path for path in (source, clean) if path is not None)
-    for path in (target, table):
-        if path is not None:
-            images.check_output(path, force=force, inputs=given)
-    picture = images.read(source, axes, max_pixels)
+    images.check_drawing(target, force=files.force, inputs=given)
+    if table is not None:
+        images.check_output(table, force=files.force, inputs=given)
+        if table.absolute() == target.absolute():
+            raise UserError(f"--csv {table}: is where the picture goes")
+    picture = files.read(source)
     if len(picture.spatial) != 2 or min(picture.spatial) < 7:
         raise UserError(f"{source}: must be an image of 7 × 7 pixels or more, it is {picture.spatial}")
     image = picture.floats()
-    reference = image if clean is None else _clean(clean, picture, axes, max_pixels)
+    reference = image if clean is None else _clean(clean, picture, files)
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
-    own = MetricKnobs(metric, iota, alpha, scale, eps_omega)
     rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
-    for name, chosen in contenders(samples, own, seed).items():
+    for name, chosen in contenders(samples, metric, seed).items():
         with console.status(name):
             apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
             apply(_corner(noisy, picture.channel_axis))  # so that none is charged for what is compiled once
@@ -93,8 +92,8 @@ def compare_command(
             rows.append(_row(name, reference, filtered, picture.channel_axis, time.perf_counter() - start))
     with writing(target) as temporary:
         _picture(rows, reference, picture.channel_axis).savefig(temporary)
-    if table is not None:
-        write_table(table, [_line(row, source, clean, noise, seed, samples) for row in rows])
+        if table is not None:  # both are written, or none
+            write_table(table, [_line(row, source, clean, noise, seed, samples) for row in rows])
     results.print(_table(rows))
     console.print(f"wrote {target}" + (f" and {table}" if table else ""), highlight=False)
 
@@ -113,6 +112,12 @@ def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKno
     }
 
 
+def psnr(clean: np.ndarray, image: np.ndarray) -> float:
+    """Return 10 log₁₀(1 / mean squared error), in decibels."""
+    error = float(np.mean((clean.astype(np.float64) - image) ** 2))
+    return math.inf if error == 0 else -10 * math.log10(error)
+
+
 def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
     """Return the options that were given, over those that suit the method."""
     # Numbers that suit one metric mean nothing to another.
@@ -123,8 +128,8 @@ def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
     return dataclasses.replace(start, **changes)
 
 
-def _clean(path: Path, picture: images.Picture, axes: str | None, max_pixels: int) -> np.ndarray:
-    reference = images.read(path, axes, max_pixels)
+def _clean(path: Path, picture: images.Picture, files: FileKnobs) -> np.ndarray:
+    reference = files.read(path)
     if reference.pixels.shape != picture.pixels.shape:
         raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
     return reference.floats()
@@ -136,10 +141,8 @@ def _corner(image: np.ndarray, channel_axis: int | None) -> np.ndarray:
 
 
 def _row(method: str, clean: np.ndarray, image: np.ndarray, channel_axis: int | None, seconds: float) -> Row:
-    error = float(np.mean((clean - image) ** 2))
-    psnr = math.inf if error == 0 else -10 * math.log10(error)
     ssim = skimage.metrics.structural_similarity(clean, image, data_range=1.0, channel_axis=channel_axis)
-    return Row(method, image, psnr, float(ssim), seconds)
+    return Row(method, image, psnr(clean, image), float(ssim), seconds)
 
 
 def _table(rows: list[Row]) -> rich.table.Table:

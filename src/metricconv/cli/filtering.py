@@ -18,19 +18,11 @@ from rich.progress import (
 )
 
 from .. import filters
-from . import images, knobs
+from . import images
 from .console import console, say_error
 from .errors import UserError
-from .knobs import FilterKnobs, Method, MetricKnobs, Padding
+from .knobs import FileKnobs, FilterKnobs, spread
 from .mounts import load
-
-OutputArgument = Annotated[
-    Path, typer.Argument(metavar="OUT", help="Its file, or a folder for a folder.", show_default=False)
-]
-MethodOption = Annotated[
-    Method, typer.Option("--method", "-m", help="Where each pixel looks.", rich_help_panel="The filter")
-]
-
 
 TileOption = Annotated[
     int | None,
@@ -44,27 +36,15 @@ TileOption = Annotated[
 ]
 
 
+@spread
 def filter_command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="A picture, array or folder.", show_default=False)],
-    output: OutputArgument,
-    method: MethodOption = Method.tangent,
-    samples: knobs.SamplesOption = 11,
-    stencil: knobs.StencilOption = None,
-    steps: knobs.StepsOption = None,
-    size: knobs.SizeOption = None,
-    dilation: knobs.DilationOption = None,
-    centre: knobs.CentreOption = False,
-    padding: knobs.PaddingOption = Padding.reflect,
-    seed: knobs.SeedOption = 0,
-    metric: knobs.MetricOption = None,
-    iota: knobs.IotaOption = None,
-    alpha: knobs.AlphaOption = None,
-    scale: knobs.ScaleOption = None,
-    eps_omega: knobs.EpsOmegaOption = None,
-    axes: knobs.AxesOption = None,
-    max_pixels: knobs.MaxPixelsOption = knobs.DEFAULT_MAX_PIXELS,
+    output: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Its file, or a folder for a folder.", show_default=False)
+    ],
+    chosen: FilterKnobs,
+    files: FileKnobs,
     tile: TileOption = None,
-    force: knobs.ForceOption = False,
 ) -> None:
     """Smooth a picture: the mean over what each pixel looks at.
 
@@ -82,24 +62,20 @@ def filter_command(
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
     * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024`: larger than memory
     """
-    chosen = FilterKnobs(
-        method, samples, MetricKnobs(metric, iota, alpha, scale, eps_omega), stencil, steps, size, dilation, centre,
-        padding, seed,
-    )  # fmt: skip
     chosen.keywords()  # refuses what does not fit together, before anything is read
     if tile is not None or images.is_zarr(source) or images.is_zarr(output):
         tiled = load("metricconv.cli.tiled", "large")
         with _bar() as progress:
-            tiled.filter_tiled(source, output, chosen, axes, tile or 1024, progress, force=force)
+            tiled.filter_tiled(source, output, chosen, files, tile or 1024, progress)
         console.print(f"wrote {output}", highlight=False)
     elif source.is_dir():
-        filter_folder(source, output, chosen, axes, max_pixels, force=force)
+        filter_folder(source, output, chosen, files)
     else:
-        images.check_output(output, force=force, inputs=(source,))
+        images.check_output(output, force=files.force, inputs=(source,))
         with _bar() as progress:
             task = progress.add_task(f"filtering {source.name}", total=None)
             report = partial(_report, progress, task)
-            filter_file(source, output, chosen, axes, max_pixels, report, force=force)
+            filter_file(source, output, chosen, files, report)
         console.print(f"wrote {output}", highlight=False)
 
 
@@ -107,24 +83,19 @@ def filter_file(
     source: Path,
     output: Path,
     chosen: FilterKnobs,
-    axes: str | None,
-    max_pixels: int,
+    files: FileKnobs,
     report: Callable[[int, int], None] | None = None,
-    *,
-    force: bool,
 ) -> None:
     """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
-    picture = images.read(source, axes, max_pixels)
+    picture = files.read(source)
     images.check_format(output, picture)
     function = getattr(filters, chosen.function)
     told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
     values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords(), **told)
-    images.write(output, picture.with_values(values), force=force)
+    images.write(output, picture.with_values(values), force=files.force)
 
 
-def filter_folder(
-    source: Path, output: Path, chosen: FilterKnobs, axes: str | None, max_pixels: int, *, force: bool
-) -> None:
+def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKnobs) -> None:
     """Filter all pictures of a folder; one that fails does not stop the others, but the command fails in the end."""
     found = sorted(path for path in source.iterdir() if path.suffix.lower() in images.SUFFIXES and path.is_file())
     if not found:
@@ -132,14 +103,14 @@ def filter_folder(
     if output.exists() and not output.is_dir():
         raise UserError(f"{output}: must be a folder, as IN is one")
     for path in found:
-        images.check_output(output / path.name, force=force, inputs=(path,))
+        images.check_output(output / path.name, force=files.force, inputs=(path,))
     failed = 0
     with _bar() as progress:
         task = progress.add_task("filtering", total=len(found))
         for path in found:
             progress.update(task, description=path.name)
             try:
-                filter_file(path, output / path.name, chosen, axes, max_pixels, force=force)
+                filter_file(path, output / path.name, chosen, files)
             except (UserError, ValueError) as error:
                 failed += 1
                 say_error(error, progress.console)

@@ -6,7 +6,7 @@ cannot fill the memory. Files are written whole or not at all, and never over an
 
 import contextlib
 import dataclasses
-import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,10 @@ from .errors import UserError
 MAX_PIXELS = 100_000_000
 # What is taken from a folder, and what can be written.
 SUFFIXES = (".png", ".tif", ".tiff", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm", ".npy")
+# What a drawing can be.
+DRAWINGS = (".png", ".pdf", ".svg")
 _EIGHT_BITS = (".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm")
+_WITH_AXES = (".npy", ".tif", ".tiff", ".zarr")
 _NO_OPACITY = (".jpg", ".jpeg", ".bmp", ".ppm", ".pgm")
 
 
@@ -79,6 +82,8 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> P
         elif suffix in (".tif", ".tiff"):
             picture = _read_tiff(path, axes, max_pixels)
         else:
+            if axes is not None:
+                raise UserError(f"--axes {axes}: is for {', '.join(_WITH_AXES)}; {path} says itself what its axes are")
             picture = _read_image(path, max_pixels)
     except UserError:
         raise
@@ -86,11 +91,13 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> P
         raise UserError(f"{path}: not an image that can be read") from None
     except Exception as error:  # decoders fail in as many ways as files can be broken
         raise UserError(f"{path}: cannot be read as an image ({error or type(error).__name__})") from error
-    if picture.pixels.dtype.kind not in "buif":
-        raise UserError(f"{path}: holds {picture.pixels.dtype}, not real numbers")
-    if not picture.pixels.size:
+    pixels = picture.pixels
+    check_numbers(path, pixels.dtype)
+    if not pixels.size:
         raise UserError(f"{path}: is empty")
-    return picture
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise UserError(f"{path}: holds numbers that are not finite")
+    return dataclasses.replace(picture, pixels=pixels.astype(pixels.dtype.newbyteorder("="), copy=False))
 
 
 def write(path: Path, picture: Picture, *, force: bool = False) -> None:
@@ -124,8 +131,11 @@ def write(path: Path, picture: Picture, *, force: bool = False) -> None:
 def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> None:
     """Refuse to write where nothing can be, over an input, or over anything unless forced."""
     place = next(folder for folder in path.absolute().parents if folder.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"{path}: {place} is not a folder that can be written to")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError:
+        raise UserError(f"{path}: {place} is not a folder that can be written to") from None
     if path.is_dir() and not is_zarr(path):
         raise UserError(f"{path}: is a folder; a file is to be written")
     if force or not path.exists():
@@ -133,6 +143,19 @@ def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> N
     if any(given.exists() and path.samefile(given) for given in inputs):
         raise UserError(f"{path}: is the input itself; --force to replace it")
     raise UserError(f"{path}: exists; --force to replace it")
+
+
+def check_drawing(path: Path, *, force: bool, inputs: tuple[Path, ...]) -> None:
+    """Refuse what no drawing can be written to."""
+    if path.suffix.lower() not in DRAWINGS:
+        raise UserError(f"{path}: the picture must be {', '.join(DRAWINGS[:-1])} or {DRAWINGS[-1]}")
+    check_output(path, force=force, inputs=inputs)
+
+
+def check_numbers(path: Path, dtype: np.dtype[Any]) -> None:
+    """Refuse what a file may hold beside real numbers, and numbers wider than torch's."""
+    if dtype.kind not in "buif" or dtype.itemsize > 8:
+        raise UserError(f"{path}: holds {dtype}, not real numbers of at most 64 bits")
 
 
 def check_format(path: Path, picture: Picture) -> None:

@@ -1,17 +1,20 @@
 """The options of the filters and metrics, which several commands share."""
 
 import dataclasses
+import functools
+import inspect
+import typing
 from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..metrics import Metric, edge_metric, gradient_metric, structure_metric
+from ..filters import METRICS
+from ..metrics import Metric
+from . import images
 from .errors import UserError
-from .images import MAX_PIXELS
 
 
 class Method(StrEnum):
@@ -50,93 +53,79 @@ class Padding(StrEnum):
     zeros = "zeros"
 
 
-_METRICS: dict[MetricName, Callable[..., Metric]] = {
-    MetricName.gradient: gradient_metric,
-    MetricName.edge: edge_metric,
-    MetricName.structure: structure_metric,
-}
 _METRIC, _FILTER, _FILES = "The metric", "The filter", "Files"
 
 SamplesOption = Annotated[
-    int, typer.Option("--samples", "-k", min=1, max=999, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
+    int, typer.Option("--samples", "-k", min=1, max=101, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
 ]
-StencilOption = Annotated[
-    StencilName | None, typer.Option("--stencil", help="How a ball is sampled (polar).", rich_help_panel=_FILTER)
-]
-PaddingOption = Annotated[
-    Padding, typer.Option("--padding", help="What stands past the border.", rich_help_panel=_FILTER)
-]
-CentreOption = Annotated[
-    bool, typer.Option("--centre", help="Take the pixel itself as one more sample.", rich_help_panel=_FILTER)
-]
-StepsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--steps", min=1, help="Of the geodesics: more is finer (3 for k ≤ 5, else 4).", rich_help_panel=_FILTER
-    ),
-]
-SizeOption = Annotated[
-    float | None,
-    typer.Option("--size", help="Pixels along its side: of box (k), of interpolated (5).", rich_help_panel=_FILTER),
-]
-DilationOption = Annotated[
-    int | None,
-    typer.Option("--dilation", min=1, help="Pixels between samples of dilated (3).", rich_help_panel=_FILTER),
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of what is random.", rich_help_panel=_FILTER)]
-MetricOption = Annotated[
-    MetricName | None,
-    typer.Option(
-        "--metric",
-        help="gradient: balls flat against edges (for tangent); edge: round, small at edges (for geodesic); "
-        "structure: along stripes.",
-        rich_help_panel=_METRIC,
-    ),
-]
-IotaOption = Annotated[
-    float | None,
-    typer.Option(
-        "--iota", help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.", rich_help_panel=_METRIC
-    ),
-]
-AlphaOption = Annotated[float | None, typer.Option("--alpha", help="α, how much edges count.", rich_help_panel=_METRIC)]
-ScaleOption = Annotated[
-    float | None,
-    typer.Option(
-        "--scale", min=0.0, help="σ, in pixels, at which the gradient is taken; 0 for Sobel.", rich_help_panel=_METRIC
-    ),
-]
-EpsOmegaOption = Annotated[
-    float | None,
-    typer.Option(
-        "--eps-omega", help="ε_ω in (0, 1] (gradient): below 1, balls lean along edges.", rich_help_panel=_METRIC
-    ),
-]
-ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.", rich_help_panel=_FILES)]
-MaxPixelsOption = Annotated[
-    int, typer.Option("--max-pixels", min=1, help="Refuse larger pictures.", rich_help_panel=_FILES)
-]
-AxesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--axes",
-        help="Of an array or TIFF: yx, yxc, cyx, zyx, zyxc or czyx (as the file says).",
-        rich_help_panel=_FILES,
-    ),
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is random (0).", rich_help_panel=_FILTER)
 ]
 InputArgument = Annotated[Path, typer.Argument(metavar="IN", help="The picture.", show_default=False)]
-DEFAULT_MAX_PIXELS = MAX_PIXELS
+
+
+@dataclasses.dataclass(frozen=True)
+class FileKnobs:
+    """How files are read, and whether they are replaced."""
+
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            "--axes",
+            help="Of a .npy, .tif or .zarr: yx, yxc, cyx, zyx, zyxc or czyx (as the file says).",
+            rich_help_panel=_FILES,
+        ),
+    ] = None
+    max_pixels: Annotated[
+        int, typer.Option("--max-pixels", min=1, help="Refuse larger pictures.", rich_help_panel=_FILES)
+    ] = images.MAX_PIXELS
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.", rich_help_panel=_FILES)] = (
+        False
+    )
+
+    def read(self, path: Path) -> images.Picture:
+        """Read a picture."""
+        return images.read(path, self.axes, self.max_pixels)
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricKnobs:
     """How to read a metric off an image; what is None keeps its default."""
 
-    name: MetricName | None = None
-    iota: float | None = None
-    alpha: float | None = None
-    scale: float | None = None
-    eps_omega: float | None = None
+    name: Annotated[
+        MetricName | None,
+        typer.Option(
+            "--metric",
+            help="gradient: balls flat against edges (for tangent); edge: round, small at edges (for geodesic); "
+            "structure: along stripes.",
+            rich_help_panel=_METRIC,
+        ),
+    ] = None
+    iota: Annotated[
+        float | None,
+        typer.Option(
+            "--iota", help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.", rich_help_panel=_METRIC
+        ),
+    ] = None
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", max=1e6, help="α, how much edges count.", rich_help_panel=_METRIC)
+    ] = None
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            "--scale",
+            min=0.0,
+            max=100.0,
+            help="σ, in pixels, at which the gradient is taken; 0 for Sobel.",
+            rich_help_panel=_METRIC,
+        ),
+    ] = None
+    eps_omega: Annotated[
+        float | None,
+        typer.Option(
+            "--eps-omega", help="ε_ω in (0, 1] (gradient): below 1, balls lean along edges.", rich_help_panel=_METRIC
+        ),
+    ] = None
 
     @property
     def given(self) -> list[str]:
@@ -161,23 +150,46 @@ class MetricKnobs:
         options = {key: value for key, value in options.items() if value is not None}
         if options.get("scale") == 0:
             options["scale"] = None
-        return partial(_METRICS[name], padding_mode=padding_mode, **options)
+        return functools.partial(METRICS[name], padding_mode=padding_mode, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class FilterKnobs:
     """Which filter, and how; what is None keeps its default."""
 
-    method: Method = Method.tangent
-    samples: int = 11
+    method: Annotated[
+        Method, typer.Option("--method", "-m", help="Where each pixel looks.", rich_help_panel=_FILTER)
+    ] = Method.tangent
+    samples: SamplesOption = 11
     metric: MetricKnobs = MetricKnobs()
-    stencil: StencilName | None = None
-    steps: int | None = None
-    size: float | None = None
-    dilation: int | None = None
-    centre: bool = False
-    padding: Padding = Padding.reflect
-    seed: int = 0
+    stencil: Annotated[
+        StencilName | None, typer.Option("--stencil", help="How a ball is sampled (polar).", rich_help_panel=_FILTER)
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            min=1,
+            max=100,
+            help="Of the geodesics: more is finer (3 for k ≤ 5, else 4).",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+    size: Annotated[
+        float | None,
+        typer.Option("--size", help="Pixels along its side: of box (k), of interpolated (5).", rich_help_panel=_FILTER),
+    ] = None
+    dilation: Annotated[
+        int | None,
+        typer.Option("--dilation", min=1, help="Pixels between samples of dilated (3).", rich_help_panel=_FILTER),
+    ] = None
+    centre: Annotated[
+        bool, typer.Option("--centre", help="Take the pixel itself as one more sample.", rich_help_panel=_FILTER)
+    ] = False
+    padding: Annotated[
+        Padding, typer.Option("--padding", help="What stands past the border.", rich_help_panel=_FILTER)
+    ] = Padding.reflect
+    seed: SeedOption = None
 
     @property
     def function(self) -> str:
@@ -197,7 +209,7 @@ class FilterKnobs:
                 found |= {"steps": self.steps} if self.steps is not None else {}
             case Method.box:
                 size = self.samples if self.size is None else self.size
-                if size != int(size):
+                if not float(size).is_integer():
                     raise UserError(f"--size {size}: a box has a whole number of pixels; interpolated takes any size")
                 found["size"] = int(size)
             case Method.dilated:
@@ -205,7 +217,7 @@ class FilterKnobs:
             case Method.interpolated:
                 found |= {"samples": self.samples} | ({"size": self.size} if self.size is not None else {})
             case Method.random:
-                found |= {"size": self.samples, "seed": self.seed}
+                found |= {"size": self.samples, "seed": self.seed or 0}
         return found
 
     def _check(self) -> None:
@@ -217,8 +229,45 @@ class FilterKnobs:
             ("--centre", self.centre, balls),
             ("--steps", self.steps is not None, self.method == Method.geodesic),
             ("--size", self.size is not None, self.method in (Method.box, Method.interpolated)),
+            ("--seed", self.seed is not None, self.method == Method.random),
             ("--dilation", self.dilation is not None, self.method == Method.dilated),
         ):
             unheeded += [option] if given and not heeded else []
         if unheeded:
             raise UserError(f"{', '.join(unheeded)}: of no use with --method {self.method}")
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of the classes of knobs that are its parameters."""
+    kinds = typing.get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command)
+    parameters = [p for q in signature.parameters.values() for p in _options(q.replace(annotation=kinds[q.name]))]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{name: _gathered(kinds[name], name, given) for name in signature.parameters})
+
+    required_first = sorted(parameters, key=lambda p: p.default is not inspect.Parameter.empty)
+    called.__signature__ = signature.replace(parameters=required_first)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    return called
+
+
+def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters of the fields of a class of knobs, and of those within it; any other as it is."""
+    kind = parameter.annotation
+    if not dataclasses.is_dataclass(kind):
+        return [parameter]
+    kinds = typing.get_type_hints(kind, include_extras=True)
+    fields = [
+        parameter.replace(name=f.name, annotation=kinds[f.name], default=f.default) for f in dataclasses.fields(kind)
+    ]
+    return [option for field in fields for option in _options(field)]
+
+
+def _gathered(kind: Any, name: str, given: dict[str, Any]) -> Any:
+    """Return the value of a parameter: that of its option, or knobs made of the values of theirs."""
+    if not dataclasses.is_dataclass(kind):
+        return given[name]
+    kinds = typing.get_type_hints(kind, include_extras=True)
+    return kind(**{f.name: _gathered(kinds[f.name], f.name, given) for f in dataclasses.fields(kind)})  # type: ignore[operator]

@@ -17,8 +17,8 @@ from rich.progress import Progress
 from .. import large
 from .._files import writing
 from .errors import UserError
-from .images import channel_axis_of, check_output, is_zarr, to_depth
-from .knobs import FilterKnobs
+from .images import channel_axis_of, check_numbers, check_output, is_zarr, to_depth
+from .knobs import FileKnobs, FilterKnobs
 
 SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
 # No chunk of a file may be larger than this, in bytes: it is decoded whole.
@@ -28,18 +28,20 @@ _TIFF_STEP = 16
 
 
 def filter_tiled(
-    source: Path, output: Path, chosen: FilterKnobs, axes: str | None, tile: int, progress: Progress, *, force: bool
+    source: Path, output: Path, chosen: FilterKnobs, files: FileKnobs, tile: int, progress: Progress
 ) -> None:
     """Filter a picture in tiles of tile² pixels, reading and writing them one by one."""
     if not hasattr(large, chosen.function):
         raise UserError(f"--method {chosen.method}: is not there for tiles")
     if tile % _TIFF_STEP:
         raise UserError(f"--tile {tile}: must be a multiple of {_TIFF_STEP}")
-    check_output(output, force=force, inputs=(source,))
+    check_output(output, force=files.force, inputs=(source,))
+    if source in output.parents:
+        raise UserError(f"{output}: lies inside of the input {source}")
     if not is_zarr(output) and output.suffix.lower() not in SUFFIXES:
         raise UserError(f"{output}: tiles are written to {', '.join(SUFFIXES)}")
-    with contextlib.ExitStack() as files:
-        image, channels = _open(source, axes, files)
+    with contextlib.ExitStack() as opened:
+        image, channels = _open(source, files.axes, opened)
         chunks = [-1 if channels is not None and a == channels % image.ndim else tile for a in range(image.ndim)]
         image = image.rechunk(chunks)
         with _Bar(progress, "looking for the largest ball"):
@@ -50,8 +52,8 @@ def filter_tiled(
             _write(output, filtered, channels, tile)
 
 
-def _open(path: Path, axes: str | None, files: contextlib.ExitStack) -> tuple[da.Array, int | None]:
-    """Open a file, to be closed with ``files``, without reading its pixels; say which axis holds channels."""
+def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> tuple[da.Array, int | None]:
+    """Open a file, to be closed with ``opened``, without reading its pixels; say which axis holds channels."""
     if not path.exists():
         raise UserError(f"{path}: no such file")
     suffix = path.suffix.lower()
@@ -63,17 +65,16 @@ def _open(path: Path, axes: str | None, files: contextlib.ExitStack) -> tuple[da
         elif suffix == ".npy":
             image = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
         else:
-            file = files.enter_context(tifffile.TiffFile(path))
+            file = opened.enter_context(tifffile.TiffFile(path))
             known = file.series[0].axes.replace("S", "c").lower()
             axes = axes or (known if sorted(known) in (["x", "y"], ["c", "x", "y"]) else None)
-            store = files.enter_context(file.aszarr(series=0, level=0))
+            store = opened.enter_context(file.aszarr(series=0, level=0))
             image = _from_zarr(path, zarr.open(store, mode="r"))
     except UserError:
         raise
     except Exception as error:  # as many ways to be broken as there are files
         raise UserError(f"{path}: cannot be read in tiles ({error or type(error).__name__})") from error
-    if image.dtype.kind not in "buif":
-        raise UserError(f"{path}: holds {image.dtype}, not real numbers")
+    check_numbers(path, image.dtype)
     return image, channel_axis_of(image.shape, axes, path)
 
 

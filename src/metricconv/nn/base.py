@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import _checks
 from .._interpolation import PADDING_MODES
 from ..ops import support_conv
+from ..ops.functional import BACKENDS
 from ..supports import Support
 from .head import Head
 
@@ -75,13 +76,17 @@ class AdaptiveConv(nn.Module, ABC):
         self.stride = _checks.tuple_of(stride, self.dim, "stride", minimum=1)
         self.dilation = _checks.tuple_of(dilation, self.dim, "dilation", minimum=1)
         self.padding = self._padding(padding)
+        for name in ("in_channels", "out_channels", "metric_groups"):
+            _checks.tuple_of(getattr(self, name), 1, name, minimum=1)
         _checks.divisible(in_channels, groups, "in_channels", "groups")
         _checks.divisible(out_channels, groups, "out_channels", "groups")
         _checks.divisible(in_channels, metric_groups, "in_channels", "metric_groups")
         mode = "border" if padding_mode == "replicate" else padding_mode
         self.padding_mode = _checks.one_of(mode, PADDING_MODES, "padding_mode")
         self.init = _checks.one_of(init, INITS, "init")
-        self.backend = backend
+        self.backend = _checks.one_of(backend, ("auto", *BACKENDS), "backend")
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"`dtype` (={dtype}) must be a type of floating-point numbers")
         self.modulation = modulation
 
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
@@ -143,6 +148,7 @@ class AdaptiveConv(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
+        _checks.floating(x, "input")
         if x.dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         if x.dim() != self.dim + 2 or x.shape[1] != self.in_channels:

@@ -1,6 +1,7 @@
 """Metric convolutions: the support is the unit ball of a metric that is predicted, computed or given."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -61,7 +62,11 @@ class MetricConv(AdaptiveConv):
         self.steps = steps if steps is None else _checks.tuple_of(steps, 1, "steps", minimum=1)[0]
         paper = self.init == "paper"
         reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        if radius is not None and not (isinstance(radius, int | float) and 0 < radius < math.inf):
+            raise ValueError(f"`radius` (={radius!r}) must be positive and finite")
         self.radius = float(radius if radius is not None else 1 if paper else max(reach, 1))
+        if metric is not None and not isinstance(metric, Metric) and not callable(metric):
+            raise TypeError(f"`metric` must be a Metric or a function of the input, got {type(metric).__name__}")
         self.metric: Metric | Callable[[Tensor], Metric] | None = metric
         self.parametrisation: Parametrisation | None = None
         if metric is None:
@@ -69,6 +74,8 @@ class MetricConv(AdaptiveConv):
             self.add_head(self.parametrisation.neutral() if paper else self.parametrisation.identity())
         elif self.modulation:
             raise ValueError("`modulation` (=True) is predicted beside the metric: it cannot go with a given `metric`")
+        elif eps_omega is not None:
+            raise ValueError(f"`eps_omega` (={eps_omega}) is of predicted metrics: it cannot go with a given `metric`")
         self.follow_weights()
 
     def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:

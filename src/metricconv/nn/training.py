@@ -1,18 +1,21 @@
 """What training a network of adaptive convolutions needs beside the layers."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .. import _checks
 from ..supports import Support
 from .base import AdaptiveConv
 
 
 def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveConv]]:
     """Yield the adaptive convolutions of a model, by name."""
+    _checks.instance_of(model, nn.Module, "model")
     yield from ((name, m) for name, m in model.named_modules() if isinstance(m, AdaptiveConv))
 
 
@@ -30,8 +33,10 @@ def param_groups(
     >>> [(g["name"], g["lr"], len(g["params"])) for g in groups]
     [('weights', 0.1, 2), ('geometry', 0.010000000000000002, 2)]
     """
-    if lr < 0 or metric_lr_mult < 0:
-        raise ValueError(f"`lr` (={lr}) and `metric_lr_mult` (={metric_lr_mult}) must not be negative")
+    _not_negative(lr, "lr")
+    _not_negative(metric_lr_mult, "metric_lr_mult")
+    _not_negative(weight_decay, "weight_decay")
+    _not_negative(metric_weight_decay, "metric_weight_decay")
     heads = {id(p): p for _, layer in adaptive_layers(model) if layer.head is not None for p in layer.head.parameters()}
     rest = [p for p in model.parameters() if id(p) not in heads]
     return [
@@ -61,6 +66,7 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
 
     Call it with a growing gain to warm up.
     """
+    _not_negative(gain, "gain")
     for _, layer in adaptive_layers(model):
         layer.geometry_gain.fill_(gain)
 
@@ -85,3 +91,8 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     finally:
         for _, layer in layers:
             layer._recorder = None
+
+
+def _not_negative(value: float, name: str) -> None:
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"`{name}` (={value!r}) must be finite and at least 0")

@@ -13,7 +13,7 @@ from matplotlib.patches import Polygon
 from torch import Tensor
 
 from .. import _checks
-from ..metrics import Metric, Randers, Riemannian, fit_randers, geodesics, smoothed
+from ..metrics import Metric, Randers, Riemannian, check_positive, fit_randers, geodesics, smoothed
 from ..nn import AdaptiveConv
 from ..stencils import Stencil
 from ..supports import GeodesicBall, Support, TangentBall
@@ -72,14 +72,19 @@ def unit_balls(
     >>> torch.linalg.vector_norm(ball.outline - ball.centre, dim=1).max().item()
     2.0...
     """
-    kind = ball_kind(source) if ball is None else _checks.one_of(ball, KINDS, "ball")
     size = field_size(source)
+    kind = ball_kind(source) if ball is None else _checks.one_of(ball, KINDS, "ball")
+    if stencil is not None:
+        _checks.instance_of(stencil, Stencil, "stencil")
+        if stencil.dim != 2:
+            raise ValueError(f"`stencil` must have 2 axes to be drawn, got {stencil.dim}")
     where = torch.tensor(canvas.places(points, size), dtype=torch.float64)
     looked_at = None if isinstance(source, Metric) else _offsets_at(source, where, image_index, group)  # [N, P, 2]
     metric = source.metric if isinstance(source, TangentBall | GeodesicBall) else source
     if isinstance(metric, Metric):
-        metric = metric[min(image_index, metric.batch - 1), min(group, metric.groups - 1)].detach().to("cpu").to(where)
+        metric = one_field(metric, image_index, group).to(where)
         local = metric.at(where.t()[None, :, :, None])  # a field of N × 1 pixels
+        check_positive(local)
     elif kind == "geodesic":
         raise ValueError(f"`ball` (='geodesic') needs a field of metrics, which a {type(source).__name__} has not")
     else:
@@ -142,15 +147,18 @@ def plot_unit_balls(
         with torch.no_grad():
             source = source.look(image)[0]
     kinds = [ball] if isinstance(ball, str) or ball is None else list(ball)
+    if not kinds:
+        raise ValueError(f"`ball` (={ball!r}) must not be empty")
     field = field_size(source)
     size = field if image is None else canvas.to_array(image).shape[:2]
     zoom = torch.tensor([n / m if m > 1 else 1.0 for n, m in zip(size, field, strict=True)], dtype=torch.float64)
     pixels = torch.tensor(canvas.places(points, size), dtype=torch.float64)
+    where = (pixels + 0.5) / zoom - 0.5
+    balls = {kind: unit_balls(source, where, kind, stencil, smooth=smooth, group=group) for kind in kinds}
     axes = canvas.one_axes(axes, image)
     canvas.show(axes, image, size)
     for kind in kinds:
-        balls = unit_balls(source, (pixels + 0.5) / zoom - 0.5, kind, stencil, smooth=smooth, group=group)
-        for drawn in balls:
+        for drawn in balls[kind]:
             draw_ball(axes, drawn, colour or COLOURS[kind or ball_kind(source, fitted="fitted")], zoom)
     if len(kinds) > 1:
         handles = [Polygon([(0, 0)], color=COLOURS[str(kind)], label=str(kind), alpha=0.8) for kind in kinds]
@@ -200,6 +208,12 @@ def field_size(source: Metric | Support) -> tuple[int, int]:
     if len(size) != 2:
         raise ValueError(f"`source` must be a field of 2 spatial axes to be drawn, got {len(size)}")
     return size
+
+
+def one_field(metric: Metric, image_index: int, group: int) -> Metric:
+    """Return the metric of one image and one group, on the CPU and without gradients."""
+    image_index = canvas.index(image_index, metric.batch, "image_index")
+    return metric[image_index, canvas.index(group, metric.groups, "group")].detach().to("cpu")
 
 
 def ellipses(local: Metric, count: int) -> tuple[Tensor, Tensor]:
@@ -254,7 +268,8 @@ def _offsets_at(support: Support, where: Tensor, image_index: int, group: int) -
         rows, columns = torch.arange(len(where)), torch.zeros(len(where), dtype=torch.long)
     offsets = support.offsets().detach()
     offsets = offsets.expand(*offsets.shape[:4], *support.spatial)
-    chosen = offsets[min(image_index, len(offsets) - 1), min(group, offsets.shape[1] - 1)]
+    image_index = canvas.index(image_index, len(offsets), "image_index")
+    chosen = offsets[image_index, canvas.index(group, offsets.shape[1], "group")]
     return chosen[:, :, rows, columns].permute(2, 0, 1).to(where)
 
 

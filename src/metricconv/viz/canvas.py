@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.axes
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 # Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
 ORANGE, SKY, GREEN, BLUE, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
@@ -45,7 +45,8 @@ def to_array(image: Picture) -> NDArray[np.float64]:
     is opacity and not shown.
     """
     if isinstance(image, Tensor):
-        array = image.detach().cpu().numpy()
+        tensor = image.detach().cpu()
+        array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
         array = array[0] if array.ndim == 4 and array.shape[0] == 1 else array
         array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
     else:
@@ -54,8 +55,12 @@ def to_array(image: Picture) -> NDArray[np.float64]:
     if array.ndim not in (2, 3) or not array.size:
         raise ValueError(
             f"`image` must be an array (H, W[, C]) or a tensor ([[1, ]C, ]H, W) and not empty, got shape "
-            f"{tuple(image.shape)}"
+            f"{np.shape(image)}"
         )
+    if array.dtype.kind not in "buif":
+        raise TypeError(f"`image` must hold real numbers, got dtype {array.dtype}")
+    if not np.isfinite(array).all():
+        raise ValueError("`image` must be finite, got NaN or infinity")
     if array.dtype.kind in "ui":
         array = array / np.iinfo(array.dtype).max
     array = array.astype(np.float64)
@@ -86,10 +91,30 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
             raise ValueError(f"`points` (={points}) must be at least 1 along each side")
         spread = [[math.floor((n + 0.5) / points * extent) for n in range(points)] for extent in size]
         return [(float(y), float(x)) for y, x in itertools.product(*spread)]
-    found = [tuple(map(float, point)) for point in points]
+    try:
+        found = [tuple(map(float, point)) for point in points]
+    except (TypeError, ValueError):
+        raise ValueError(f"`points` (={points!r}) must be a whole number, or points (y, x)") from None
     for point in found:
         if len(point) != 2 or not all(n == 1 or -0.5 <= p <= n - 0.5 for p, n in zip(point, size, strict=False)):
             raise ValueError(f"`points` must be (y, x) inside the image of size {tuple(size)}, got {point}")
     if not found:
         raise ValueError("`points` must not be empty")
     return found  # type: ignore[return-value]
+
+
+def named_layer(model: nn.Module, name: str) -> nn.Module:
+    """Return a layer by its name in ``model.named_modules()``."""
+    found = dict(model.named_modules(remove_duplicate=False)).get(name)
+    if found is None:
+        raise ValueError(f"`layer` (={name!r}) is not the name of a layer of {type(model).__name__}")
+    return found
+
+
+def index(value: int, count: int, name: str) -> int:
+    """Return which of ``count`` is meant; a single one stands for all."""
+    if count == 1 and value >= 0:
+        return 0
+    if not 0 <= value < count:
+        raise ValueError(f"`{name}` (={value}) must be at least 0 and less than {count}")
+    return value

@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric, Randers, Riemannian
 from . import canvas
-from .balls import ellipses, field_size
+from .balls import ellipses, field_size, one_field
 
 QUANTITIES = ("ellipses", "size", "anisotropy", "orientation", "asymmetry")
 _LABELS = {
@@ -24,7 +24,7 @@ _LABELS = {
     "asymmetry": "asymmetry ‖ω‖",
 }
 # Hue alone would be lost on some; these also run from dark to light, and "twilight" is as light at both its ends.
-_MAPS = {"size": "cividis", "anisotropy": "magma", "orientation": "twilight", "asymmetry": "viridis"}
+MAPS = {"size": "cividis", "anisotropy": "magma", "orientation": "twilight", "asymmetry": "viridis"}
 
 
 @torch.no_grad()
@@ -61,7 +61,12 @@ def plot_metric_field(
     if not isinstance(metric, Riemannian | Randers):
         raise TypeError(f"`metric` must be Riemannian or Randers, got {type(metric).__name__}")
     field_size(metric)
-    metric = metric[min(image_index, metric.batch - 1), min(group, metric.groups - 1)].detach().to("cpu")
+    metric = one_field(metric, image_index, group)
+    assert isinstance(metric, Riemannian | Randers)
+    for name, tensor in metric.tensors().items():
+        _checks.finite(tensor, f"metric.{name}")
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"`count` (={count!r}) must be a whole number, at least 1")
     size = tuple(metric.spatial) if image is None else canvas.to_array(image).shape[:2]
     axes = canvas.one_axes(axes, image if image is not None else np.empty(size))
     canvas.show(axes, image, size)
@@ -80,6 +85,17 @@ def plot_metric_field(
 def ball_radius(metric: Riemannian | Randers) -> Tensor:
     """Return the radius of the disc of the unit ball's area, √(area/π), in pixels: (B, G, H, W)."""
     return (metric.volume / torch.pi).sqrt()
+
+
+def ball_numbers(metric: Riemannian | Randers) -> dict[str, Tensor]:
+    """Return what describes a unit ball in numbers, by name, each (B, G, H, W)."""
+    return {
+        "reach (px)": metric.bounding_radius,
+        "radius (px)": ball_radius(metric),
+        "anisotropy": metric.anisotropy,
+        "direction (°)": orientation(metric),
+        "asymmetry": metric.asymmetry,
+    }
 
 
 def orientation(metric: Riemannian | Randers) -> Tensor:
@@ -109,8 +125,8 @@ def _colour(
         norm = _range(values, 1.0 if quantity == "anisotropy" else None)
     extent = (-0.5, size[1] - 0.5, size[0] - 0.5, -0.5)
     field = values[0, 0].numpy()
-    axes.imshow(field, _MAPS[quantity], norm=norm, alpha=opacity, extent=extent, interpolation="nearest")
-    return ScalarMappable(norm, _MAPS[quantity])
+    axes.imshow(field, MAPS[quantity], norm=norm, alpha=opacity, extent=extent, interpolation="nearest")
+    return ScalarMappable(norm, MAPS[quantity])
 
 
 def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
@@ -123,7 +139,7 @@ def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: An
     room = 0.46 * min(size) / count
     shrink = room / shapes.abs().amax((1, 2))
     radii = ball_radius(local)[0, 0, :, 0]
-    colours = ScalarMappable(_range(radii), _MAPS["size"])
+    colours = ScalarMappable(_range(radii), MAPS["size"])
     for pixel, shape, factor, offset, radius in zip(pixels, shapes, shrink, middle, radii.tolist(), strict=True):
         outline = (pixel + factor * shape).flip(1)
         colour = colours.to_rgba(radius)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import _checks
 from . import canvas
 
 
@@ -29,11 +30,10 @@ class GradCAM:
     """
 
     def __init__(self, model: nn.Module, layer: str | nn.Module) -> None:
+        _checks.instance_of(model, nn.Module, "model")
         self.model = model
-        try:
-            self.layer = model.get_submodule(layer) if isinstance(layer, str) else layer
-        except AttributeError:
-            raise ValueError(f"`layer` (={layer!r}) is not the name of a layer of {type(model).__name__}") from None
+        self.layer = canvas.named_layer(model, layer) if isinstance(layer, str) else layer
+        _checks.instance_of(self.layer, nn.Module, "layer")
         self._handle: Any = None
         self._seen: list[Tensor] = []
 
@@ -57,6 +57,7 @@ class GradCAM:
         """
         if self._handle is None:
             raise RuntimeError("GradCAM watches its layer only inside a `with` statement")
+        _checks.floating(images, "images")
         self._seen.clear()
         with torch.enable_grad():
             # The layer may have no parameters that ask for gradients; the image then does.
@@ -64,7 +65,7 @@ class GradCAM:
             activation = self._activation()
             if scores.dim() != 2:
                 raise ValueError(f"`model` must give scores (B, classes), got shape {tuple(scores.shape)}")
-            chosen = scores.argmax(1) if target is None else torch.as_tensor(target, device=scores.device)
+            chosen = scores.argmax(1) if target is None else _classes(target, scores)
             picked = scores.gather(1, chosen.expand(len(scores)).view(-1, 1)).sum()
             (gradient,) = torch.autograd.grad(picked, activation)
         spatial = tuple(range(2, activation.dim()))
@@ -74,6 +75,16 @@ class GradCAM:
         if not self._seen or not isinstance(self._seen[-1], Tensor) or self._seen[-1].dim() < 3:
             raise ValueError("`layer` must give an output (B, C, *spatial) when the model runs")
         return self._seen[-1]
+
+
+def _classes(target: int | Sequence[int] | Tensor, scores: Tensor) -> Tensor:
+    """Return the class or classes to ask for, of those that have scores (B, classes)."""
+    batch, classes = scores.shape
+    chosen = torch.as_tensor(target, device=scores.device)
+    whole = not chosen.is_floating_point() and chosen.dtype != torch.bool
+    if not whole or chosen.shape not in ((), (1,), (batch,)) or bool(((chosen < 0) | (chosen >= classes)).any()):
+        raise ValueError(f"`target` (={target!r}) must be a class below {classes}, or one for each of {batch} images")
+    return chosen.long()
 
 
 def plot_gradcam(
@@ -95,15 +106,20 @@ def plot_gradcam(
         labels: a name for each row.
         axes: an array (B, 1 + methods) to draw on; new ones if not given.
     """
+    if _checks.floating(images, "images").dim() != 4 or not len(images):
+        raise ValueError(f"`images` must be (B, C, H, W) and not empty, got shape {tuple(images.shape)}")
+    for name, given in (("pictures", pictures), ("labels", labels)):
+        if given is not None and len(given) != len(images):
+            raise ValueError(f"`{name}` must be one for each of {len(images)} images, got {len(given)}")
+    maps = {}
+    for name, (model, layer) in methods.items():
+        with GradCAM(model, layer) as cam:
+            maps[name] = cam(images, targets).cpu()
     shape = (len(images), 1 + len(methods))
     panels = canvas.new_axes(*shape, height=1.4) if axes is None else axes
     if panels.shape != shape:
         raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {panels.shape}")
     shown = list(images) if pictures is None else list(pictures)
-    maps = {}
-    for name, (model, layer) in methods.items():
-        with GradCAM(model, layer) as cam:
-            maps[name] = cam(images, targets).cpu()
     for row, panel in enumerate(panels[:, 0]):
         canvas.show(panel, shown[row], images.shape[-2:])
         panel.set_ylabel("" if labels is None else labels[row], fontsize=8)

@@ -19,6 +19,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import _checks
 from ..nn import AdaptiveConv, record_supports
 from ..ops import support_conv
 from ..supports import Grid, Support
@@ -59,14 +60,13 @@ def receptive_field(
     """
     if not isinstance(image, Tensor) or image.dim() != 4 or image.shape[0] != 1:
         raise ValueError(f"`image` must be a tensor (1, C, H, W), got {getattr(image, 'shape', type(image).__name__)}")
+    _checks.floating(image, "image")
+    _checks.instance_of(model, nn.Module, "model")
     with torch.no_grad(), _evaluating(model), record_supports(model) as seen:
         model(image)
     twin = _twin(model, seen if adaptive else {})
     reached: list[Tensor] = []
-    try:
-        module = twin if layer is None else twin.get_submodule(layer)
-    except AttributeError:
-        raise ValueError(f"`layer` (={layer!r}) is not the name of a layer of {type(model).__name__}") from None
+    module = twin if layer is None else canvas.named_layer(twin, layer)
     handle = module.register_forward_hook(lambda module, args, output: reached.append(output))
     ones = torch.ones_like(image, requires_grad=True)
     with torch.enable_grad():
@@ -96,9 +96,11 @@ def plot_receptive_field(
         axes: what to draw on; new ones if not given.
         parts: each solid line encloses so much of the unit's attention; dashed ones are those of the ordinary network.
     """
-    axes = canvas.one_axes(axes, image)
+    if not all(0 < part < 1 for part in parts):
+        raise ValueError(f"`parts` (={parts!r}) must lie between 0 and 1")
     looked_at = receptive_field(model, image, point, layer).cpu().numpy()
     ordinary = receptive_field(model, image, point, layer, adaptive=False).cpu().numpy()
+    axes = canvas.one_axes(axes, image)
     canvas.show(axes, image, looked_at.shape, alpha=0.6)
     clear = LinearSegmentedColormap.from_list("clear", [to_rgba(canvas.ORANGE, 0.0), to_rgba(canvas.ORANGE, 0.9)])
     axes.imshow(np.sqrt(looked_at / looked_at.max()), clear, vmin=0, vmax=1, interpolation="bilinear")
@@ -178,10 +180,15 @@ def _unit(reached: list[Tensor], point: Sequence[int], layer: str | None) -> Ten
     """Return the sum over channels of a layer's last output at one place."""
     if not reached or not isinstance(reached[-1], Tensor) or reached[-1].dim() != 4:
         raise ValueError(f"`layer` (={layer!r}) must give an output (B, C, H, W) when the model runs")
-    output, (y, x) = reached[-1], point
-    if not (0 <= y < output.shape[2] and 0 <= x < output.shape[3]):
-        raise ValueError(f"`point` (={tuple(point)}) must lie in the layer's output of size {tuple(output.shape[2:])}")
-    return output[0, :, y, x].sum()
+    output = reached[-1]
+    size = tuple(output.shape[2:])
+    if not (
+        isinstance(point, Sequence)
+        and len(point) == 2
+        and all(isinstance(p, int) and 0 <= p < n for p, n in zip(point, size, strict=True))
+    ):
+        raise ValueError(f"`point` (={point!r}) must be two whole numbers (y, x) in the layer's output of size {size}")
+    return output[0, :, point[0], point[1]].sum()
 
 
 def _contours(

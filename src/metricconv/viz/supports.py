@@ -1,5 +1,6 @@
 """The supports of a pixel side by side: where each kind of convolution looks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -7,14 +8,15 @@ import matplotlib.axes
 import torch
 from torch import Tensor
 
-from .. import stencils
+from .. import _checks, stencils
+from ..filters import _to_field
 from ..metrics import Metric, Randers, gradient_metric, smoothed
 from ..supports import Deformable, GeodesicBall, Grid, Shifted, Support, TangentBall
 from . import canvas
 from .balls import COLOURS, Ball, ball_kind, draw_ball, unit_balls
 
 # A metric whose balls are a few pixels large, lean, and bend: made to be seen.
-EXAMPLE_METRIC = partial(gradient_metric, iota=0.07, alpha=6.0, eps_omega=0.6, scale=1.5)
+_EXAMPLE_METRIC = partial(gradient_metric, iota=0.07, alpha=6.0, eps_omega=0.6, scale=1.5)
 
 
 def plot_supports(
@@ -43,11 +45,13 @@ def plot_supports(
     chosen = example_supports(image) if supports is None else dict(supports)
     if not chosen:
         raise ValueError("`supports` must not be empty")
+    if not isinstance(margin, int | float) or not 0 <= margin < math.inf:
+        raise ValueError(f"`margin` (={margin!r}) must be finite and at least 0")
+    balls = {name: unit_balls(support, [point])[0] for name, support in chosen.items()}
+    size = canvas.to_array(image).shape[:2]
     panels = list(canvas.new_axes(1, len(chosen), height=1.7)[0] if axes is None else axes)
     if len(panels) != len(chosen):
         raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(panels)}")
-    balls = {name: unit_balls(support, [point])[0] for name, support in chosen.items()}
-    size = canvas.to_array(image).shape[:2]
     reach = margin + max(float((_extent(ball) - torch.tensor(ball.pixel)).abs().max()) for ball in balls.values())
     for panel, (name, ball) in zip(panels, balls.items(), strict=True):
         canvas.show(panel, image, size)
@@ -71,9 +75,10 @@ def example_supports(
     >>> list(example_supports(torch.rand(16, 16)))
     ['standard', 'dilated', 'shifted', 'deformable', 'unit tangent ball', 'unit geodesic ball']
     """
-    array = torch.from_numpy(canvas.to_array(image))
-    x = (array[None] if array.dim() == 2 else array.movedim(-1, 0)).unsqueeze(0)  # [1, C, H, W]
-    metric = EXAMPLE_METRIC(x) if metric is None else metric
+    array = canvas.to_array(image)
+    x = _to_field(torch.from_numpy(array), None if array.ndim == 2 else -1)  # [1, C, H, W]
+    metric = _EXAMPLE_METRIC(x) if metric is None else metric
+    _checks.instance_of(metric, Metric, "metric")
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(1, 1, kernel_size**2, 2, *x.shape[2:], generator=generator, dtype=x.dtype)
     even = smoothed(metric)  # as a geodesic ball sees it
