@@ -54,8 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
         for name, dtype, iterate in training.iterations():
             for timing in _timings(name, eager=True):
                 measured = measure(iterate, graph=timing == "graph")
-                rows.add(_row(name, training.SHAPE, "training", dtype, "iteration", timing, measured))
-                _say(rows[-1])
+                row = _row(name, training.SHAPE, "training", dtype, "iteration", timing, measured)
+                rows.add(row)
+                _say(row)
     report.write(rows.written())
 
 

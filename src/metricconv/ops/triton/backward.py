@@ -1,6 +1,5 @@
 """The backward pass: which kernels find what, and in which order."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -62,8 +61,8 @@ def _images_by_columns(call: Call) -> int:
 def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
     """Return the image's gradient, summed in float32 a few images at a time, so that the sums take little memory."""
     result = _empty_image(call)
-    for some in _runs(len(call.x), tiles.images_at_a_time(call.shape())):
-        result[some] = _sum_patches(call.part(some), grad[some])
+    for some, part in call.parts(tiles.images_at_a_time(call.shape())):
+        result[some] = _sum_patches(part, grad[some])
     return result
 
 
@@ -86,8 +85,8 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
     weight = by_tap(call).flatten(1)
     x, to_weight = _empty_image(call) if needs_x else None, None
     moved: list[tuple[Tensor | None, ...]] = []
-    for some in _runs(len(call.x), step):
-        part, upstream = call.part(some), grad[some]
+    for some, part in call.parts(step):
+        upstream = grad[some]
         gy = upstream.permute(0, 2, 3, 1).reshape(-1, outs)
         columns = gy @ weight if needs_x or moves else gy.new_empty(len(gy), weight.shape[1])
         if x is not None and window == "patch":
@@ -113,9 +112,3 @@ def _empty_image(call: Call) -> Tensor:
     """Return (B, C, H, W), channels last, not yet written."""
     batch, channels, height, width = call.x.shape
     return call.x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
-
-
-def _runs(count: int, step: int) -> list[slice]:
-    """Cut so many images into runs of about the same length, of ``step`` at most."""
-    step = math.ceil(count / math.ceil(count / step))
-    return [slice(start, start + step) for start in range(0, count, step)]

@@ -1,9 +1,10 @@
 """One call of the operator: its tensors, and all that kernels must be told about them."""
 
+import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -105,10 +106,16 @@ class Call:
         *others, along, y, x = self.field.stride()
         return along == 1 and all(stride % 2 == 0 for stride in (*others, y, x)) and self.field.data_ptr() % 8 == 0
 
-    def part(self, some: slice) -> "Call":
-        """Return the call for some of the images."""
-        fields = {name: getattr(self, name) for name in ("x", "modulation", "field", "drift")}
-        return dataclasses.replace(self, **{name: t[some] for name, t in fields.items() if t is not None})
+    def parts(self, most: int) -> Iterator[tuple[slice, "Call"]]:
+        """Cut the call into runs of about as many images each, ``most`` at most; yield which, and the call for them."""
+        batch = len(self.x)
+        step = math.ceil(batch / math.ceil(batch / most))
+        for start in range(0, batch, step):
+            some, part = slice(start, start + step), copy.copy(self)
+            fields = {name: getattr(self, name) for name in ("x", "modulation", "field", "drift")}
+            part.__dict__.update({name: t[some] for name, t in fields.items() if t is not None})
+            part.__dict__["memory"] = self.memory.setdefault(("part", len(part.x)), {})  # known from its length
+            yield some, part
 
     def tensors(self) -> dict[str, Tensor | None]:
         """Return the tensors that every kernel takes."""

@@ -16,7 +16,7 @@ from .geometry import Shape
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
 _PROGRAMS = 1056
 # Numbers kept for the gradients of samples, and how many of them a sample tap must have to fill the largest GPU.
-_WORKSPACE = 10 * 2**20
+_WORKSPACE = 20 * 2**20
 _BUSY = 2**19
 
 # Those whose programs may have 163 KB of shared memory or more: Ampere to Blackwell in data centres. Others have 99 KB.
