@@ -1,5 +1,6 @@
 """Tables in Markdown and figures, from the CSVs alone (and from pictures, where a run has left some)."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -118,6 +119,8 @@ def write_dataset(folder: Path) -> None:
             _dataset_table(chosen, "test_psnr", "", lambda value: f"{float(value):.2f}"),
             "Generalisation gap δ (in brackets as printed, which carries + 0.143 on BSDS300):",
             _dataset_table(chosen, "gap", "paper_gap", lambda value: f"{float(value):.3f}"),
+            "Learnt parameters; milliseconds an image, forward:",
+            _cost_table(chosen),
         ]
     for dataset, noise, epochs, k in _distinct(ours, "dataset", "noise", "epochs", "k"):
         chosen = [r for r in ours if (r["dataset"], r["noise"], r["epochs"], r["k"]) == (dataset, noise, epochs, k)]
@@ -170,6 +173,21 @@ def _dataset_table(rows: Sequence[Row], value: str, paper: str, say: Callable[[s
                 )
             if any(cells):
                 lines.append([f"σ = {sigma}, {LABELS.get(method, method)}, weights {weights}", *cells])
+    return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
+
+
+def _cost_table(rows: Sequence[Row]) -> str:
+    """Return a table with a line for each method and kind of weights: parameters and time by k."""
+    ks = sorted({int(row["k"]) for row in rows})
+    lines = []
+    for method, weights in dict.fromkeys((_method(row), row["weights"]) for row in rows):
+        cells = []
+        for k in ks:
+            alike = [r for r in rows if (_method(r), r["weights"], r["k"]) == (method, weights, str(k))]
+            times = [float(row["ms_per_image"]) for row in alike if row["ms_per_image"]]
+            time = f"; {statistics.median(times):.3g} ms" if times else ""
+            cells.append(f"{int(alike[0]['parameters']):,}{time}" if alike else "")
+        lines.append([f"{LABELS.get(method, method)}, weights {weights}", *cells])
     return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
 
 
@@ -310,6 +328,7 @@ def _provenance(row: Row) -> str:
 
 
 def _span(rows: Sequence[Row]) -> str:
-    """Say how many rows took how long, and where."""
-    minutes = sum(float(row["seconds"]) for row in rows) / 60
-    return f"{len(rows)} rows, {minutes:.1f} minutes in all; {'; '.join(dict.fromkeys(map(_provenance, rows)))}"
+    """Say how many rows took how long, where that is known of all, and where."""
+    minutes = sum(float(row["seconds"] or "nan") for row in rows) / 60
+    took = "" if math.isnan(minutes) else f", {minutes:.1f} minutes in all"
+    return f"{len(rows)} rows{took}; {'; '.join(dict.fromkeys(map(_provenance, rows)))}"
