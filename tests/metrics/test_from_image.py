@@ -194,6 +194,15 @@ def test_the_metric_turns_with_the_image(metric):
         torch.testing.assert_close(turned.omega, torch.stack([-x, y], 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@every_metric
+def test_the_largest_numbers_there_are_give_finite_metrics(metric, dtype):
+    image = torch.zeros(1, 2, 6, 7, dtype=dtype)
+    image[..., 3:] = torch.finfo(dtype).max
+    image[..., 0] = -torch.finfo(dtype).max
+    assert all(t.isfinite().all() for t in metric(image).tensors().values())
+
+
 def test_half_precision_images_give_float32_metrics():
     assert gradient_metric(torch.rand(1, 1, 4, 4).half(), eps_omega=0.5).dtype == torch.float32
 

@@ -228,6 +228,8 @@ def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
         raise ValueError(f"`image` must be (B, C, *spatial) and not empty, got shape {tuple(image.shape)}")
     _checks.one_of(padding_mode, _interpolation.PADDING_MODES, "padding_mode")
     image = image.to(torch.promote_types(image.dtype, torch.float32))
+    limit = math.sqrt(torch.finfo(image.dtype).max) / 2**10  # so that squares and their sums are finite
+    image = image.clamp(-limit, limit)
     if scale is None:
         difference, smoothing = [0.5], [0.5, 0.25]
     else:
