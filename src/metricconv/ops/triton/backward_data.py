@@ -78,7 +78,7 @@ def backward_data_kernel(
     """Gradients of image, geometry and modulation, for a tile of BM pixels and a block of BK input channels.
 
     With g_j = Σ_o w_jo ∂L/∂y_o, the gradient of sample j: the image gets m_j g_j at the four corners by their weights,
-    the position m_j g_j · ∂x, the modulation g_j · x. HOW says how g is found, or that it is "known": see columns.py.
+    the position m_j g_j · ∂x, the modulation g_j · x. HOW says how g is found, or that it is "known": see backward.py.
     """
     blocks = channels.ins // channels.span * BLOCKS
     program = tl.program_id(0) // blocks

@@ -29,31 +29,33 @@ def reciprocal(x):
 
 
 @triton.jit
-def between(position, extent, MODE: tl.constexpr):
+def between(position, extent, last, MODE: tl.constexpr):
     """Return the two nodes around a position along one axis, their weights, and these weights' derivatives.
 
-    Where a field has a margin, what lies beyond it is what lies on it: the two are always neighbours.
+    Where a field has a margin, what lies beyond it is what lies on it: just before the ``last`` node there is, so that
+    the two are always neighbours.
     """
     if MODE == "circular":
         return axis_corners(position, extent, MODE)
     else:
-        near = tl.minimum(tl.maximum(position, 0.0), extent - 1.0)
-        low = tl.minimum(tl.floor(near), extent - 2.0)
+        near = tl.minimum(tl.maximum(position, 0.0), last)
+        low = tl.floor(near)
         index, up = low.to(tl.int32), near - low
         moves = tl.where(near == position, 1.0, 0.0)
         return index, index + 1, 1 - up, up, -moves, moves
 
 
 @triton.jit
-def corners_of(y, x, height, width, MODE: tl.constexpr):
+def corners_of(y, x, nodes, last, MODE: tl.constexpr):
     """Return the four nodes around a place, their weights, and these weights' derivatives along y and x."""
-    y0, y1, wy0, wy1, vy0, vy1 = between(y, height, MODE)
-    x0, x1, wx0, wx1, vx0, vx1 = between(x, width, MODE)
-    nodes = (y0 * width + x0, y0 * width + x1, y1 * width + x0, y1 * width + x1)
+    y0, y1, wy0, wy1, vy0, vy1 = between(y, nodes[0], last[0], MODE)
+    x0, x1, wx0, wx1, vx0, vx1 = between(x, nodes[1], last[1], MODE)
+    width = nodes[1]
+    corners = (y0 * width + x0, y0 * width + x1, y1 * width + x0, y1 * width + x1)
     weights = (wy0 * wx0, wy0 * wx1, wy1 * wx0, wy1 * wx1)
     along_y = (vy0 * wx0, vy0 * wx1, vy1 * wx0, vy1 * wx1)
     along_x = (wy0 * vx0, wy0 * vx1, wy1 * vx0, wy1 * vx1)
-    return nodes, weights, along_y, along_x
+    return corners, weights, along_y, along_x
 
 
 @triton.jit
@@ -169,18 +171,19 @@ def ray(local, M, q0, q1):
 @triton.jit
 def pulls(local, e0, e1):
     """Return ½ eᵀ(∂_k M)e + Σ_j (∂_k ω_j − ∂_j ω_k) e_j for both k."""
-    a, b, c = 0.5 * e0 * e0, e0 * e1, 0.5 * e1 * e1
-    p0 = local[6] * a + local[7] * b + local[8] * c + local[5] * e1
-    p1 = local[9] * a + local[10] * b + local[11] * c - local[5] * e0
+    a, b = 0.5 * e0, 0.5 * e1
+    p0 = e0 * (local[6] * a + local[7] * e1) + e1 * (local[8] * b + local[5])
+    p1 = e0 * (local[9] * a + (local[10] * e1 - local[5])) + e1 * (local[11] * b)
     return p0, p1
 
 
 @triton.jit
-def flow(local, M, q0, q1):
-    """Return the velocity ẋ and the rate of momentum q̇; M is what ``inverse`` found."""
+def flow(local, M, q0, q1, h):
+    """Return the velocity ẋ and the rate of momentum q̇ times h; M is what ``inverse`` found."""
     norm, _, e0, e1, over_c, _ = ray(local, M, q0, q1)
     p0, p1 = pulls(local, e0, e1)
-    return e0 * over_c, e1 * over_c, p0 * (norm * over_c), p1 * (norm * over_c)
+    speed = h * over_c
+    return speed * e0, speed * e1, (speed * norm) * p0, (speed * norm) * p1
 
 
 @triton.jit

@@ -264,6 +264,7 @@ def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, An
         "fraction": fraction,
         "shape": (*_pixels(field, circular), *as_multiplication(_pixels(field, circular)[1])),
         "nodes": tuple(field.shape[2:4]),
+        "last": tuple((n - 1) * (1 - 2**-23) for n in field.shape[2:4]),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
         "steps": steps,

@@ -94,11 +94,10 @@ def unit(q0, q1):
 def step(local, q0, q1, w0, w1, h, doubled):
     """Return a step's stride, bend and final momentum."""
     M = inverse(local)
-    _, _, f0, f1 = flow(local, M, q0, q1)
-    v0, v1, f0, f1 = flow(local, M, q0 + 0.5 * h * f0, q1 + 0.5 * h * f1)
-    s0, s1 = h * v0, h * v1
+    _, _, f0, f1 = flow(local, M, q0, q1, 0.5 * h)
+    s0, s1, f0, f1 = flow(local, M, q0 + f0, q1 + f1, h)
     # Strides are those of midpoints, half a step after the start and one step after each other.
-    return s0, s1, doubled * (s0 - w0), doubled * (s1 - w1), q0 + h * f0, q1 + h * f1
+    return s0, s1, doubled * (s0 - w0), doubled * (s1 - w1), q0 + f0, q1 + f1
 
 
 @triton.jit
@@ -111,6 +110,7 @@ def trace_kernel(
     out,  # [F, P, H, W, 2]: displacements
     shape,  # (H, W), and W as a multiplication: see geometry.divide
     nodes,  # (H, W) of the field
+    last,  # just before the last node along each axis
     density,  # nodes to a pixel
     samples,
     steps,
@@ -132,7 +132,7 @@ def trace_kernel(
     for t in range(steps):
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
-        corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
         local = read(field, corners, weights, nodes, MODE)
         w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
         for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
@@ -156,6 +156,7 @@ def trace_backward_kernel(
     fraction,
     shape,
     nodes,
+    last,
     density,
     samples,
     first_ray,  # of this launch
@@ -193,7 +194,7 @@ def trace_backward_kernel(
         tl.store(to + 7 * apart, q1, mask=live)
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
-        corners, weights, _, _ = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
         local = read(field, corners, weights, nodes, MODE)
         w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
         x0, x1 = x0 + w0, x1 + w1
@@ -219,11 +220,11 @@ def trace_backward_kernel(
         gs0, gs1, gw0, gw1 = gs0 + doubled * gb0, gs1 + doubled * gb1, -doubled * gb0, -doubled * gb1
         q0, q1, over = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
-        corners, weights, along_y, along_x = corners_of(at_y, at_x, nodes[0], nodes[1], MODE)
+        corners, weights, along_y, along_x = corners_of(at_y, at_x, nodes, last, MODE)
         local = read(field, corners, weights, nodes, MODE)
         M = inverse(local)
-        _, _, f0, f1 = flow(local, M, q0, q1)
-        late = flow_adjoint(local, M, q0 + 0.5 * h * f0, q1 + 0.5 * h * f1, h * gs0, h * gs1, h * gq0, h * gq1)
+        _, _, f0, f1 = flow(local, M, q0, q1, 0.5 * h)
+        late = flow_adjoint(local, M, q0 + f0, q1 + f1, h * gs0, h * gs1, h * gq0, h * gq1)
         early = flow_adjoint(local, M, q0, q1, zero, zero, 0.5 * h * late[12], 0.5 * h * late[13])
         gq0, gq1 = (gq0 + late[12] + early[12]) * over, (gq1 + late[13] + early[13]) * over
         to_local = (
