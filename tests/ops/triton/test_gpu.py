@@ -19,6 +19,8 @@ REGIMES = {
     "dense in groups": Case(channels=(36, 40), groups=2, metric_groups=3, size=(9, 17), modulated=True),
     "many output channels": Case(channels=(20, 300), size=(13, 11)),
     "many channels": Case(channels=(520, 24), size=(9, 8)),
+    "wide, in two parts": Case(channels=(260, 272), size=(33, 31), batch=12, metric_groups=2, modulated=True),
+    "wide, whole images": Case(channels=(256, 264), size=(8, 7), batch=40),
     "depthwise": Case(channels=(24, 24), groups=24, metric_groups=2, size=(21, 59), modulated=True),
     "depthwise, whole images": Case(channels=(40, 40), groups=40, size=(7, 7), modulated=True),
     "depthwise, two of each": Case(channels=(6, 12), groups=6, size=(9, 8)),
