@@ -56,6 +56,7 @@ def test_a_grid_is_estimated_before_it_is_run(command):
         (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),
         (("classify", *TINY, "--devices=2", "--max-minutes=1"), "error: `max_minutes` needs a single process"),
         (("classify", *TINY, "--precision=7-bit"), "error: "),
+        (("classify", *TINY, "--graphs"), "error: `graphs` needs one GPU, got `accelerator` (='cpu')"),
         (("classify-diagnose", "--accelerator=abacus"), "error: `accelerator` (='abacus') must be"),
         (("classify-diagnose",), "has no trained network"),
         (("classify-gradcam",), "has no trained network"),

@@ -135,7 +135,7 @@ def classify(
     from . import grids
 
     if graphs and (devices > 1 or _device(accelerator).type != "cuda"):
-        raise ValueError(f"`graphs` needs one GPU, got {devices} devices of {_device(accelerator).type}")
+        raise ValueError(f"`graphs` needs one GPU, got `accelerator` (={accelerator!r}) and `devices` (={devices})")
     if grid == "short":
         precision = precision or _half_precision(accelerator)
     start = "scratch" if pretrained is None else pretrained.stem

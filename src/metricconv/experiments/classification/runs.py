@@ -94,7 +94,7 @@ class Runner:
             "train_loss": losses[-1] if losses else None,
             "parameters": networks.parameters(run.module.network),
             "epoch_seconds": stopwatch.epoch_seconds,
-            "peak_mb": stopwatch.peak_mb,
+            "peak_mb": None if self.options.graphs else stopwatch.peak_mb,  # graphs keep theirs out of sight
             "processes": trainer.world_size,
         }
         # All processes go on with the same rows: what is run next may depend on them.
