@@ -72,6 +72,21 @@ def test_any_image_can_be_filtered(root, tmp_path):
     assert (rows[0]["image"], rows[0]["sigma"], rows[0]["released_psnr"]) == ("7", "0.25", "")
 
 
+def test_tuned_filters_are_compared_on_many_pictures(root, tmp_path):
+    common = ("denoise-tuned", "--data-root", root, "--output", tmp_path, "--pictures", 2, "--sigma", 0.1)
+    assert call(*common, "--padding-mode", "zeros").exit_code == 0
+    first = numbers(tmp_path / "tuned.csv")
+    result = call(*common)
+    assert result.exit_code == 0, result.output
+    rows = read_table(tmp_path / "tuned.csv")
+    assert len(rows) == 2 * len(first) and [row for row in numbers(tmp_path / "tuned.csv") if row in first] == first
+    base = next(row for row in rows if row["method"] == "UTB of the edge metric, tuned")
+    assert (float(base["gain"]), float(base["better"])) == (0, 0)
+    noisy = next(row for row in rows if row["method"] == "noisy")
+    assert float(noisy["psnr"]) - float(base["psnr"]) == pytest.approx(float(noisy["gain"]))
+    assert "| noisy |" in (tmp_path / "tuned.md").read_text()
+
+
 def test_sample_locations_are_learnt_and_shown(root, tmp_path):
     result = image_command(root, tmp_path, "--method", "utb 0.1", "--method", "deformable")
     assert result.exit_code == 0, result.output
@@ -190,6 +205,9 @@ def test_nothing_to_render_is_said_in_one_line(tmp_path):
     ("arguments", "words"),
     [
         (["denoise-heuristic", "--data-root", "nowhere"], "no cameraman in nowhere"),
+        (["denoise-tuned", "--data-root", "nowhere"], "no BSDS300 in nowhere"),
+        (["denoise-tuned", "--data-root", "ROOT", "--sigma", "-1"], "`sigma` (=-1.0) must be positive"),
+        (["denoise-tuned", "--data-root", "ROOT", "--padding-mode", "soft"], "`padding_mode` (='soft') must be one of"),
         (["denoise-image", "--data-root", "nowhere"], "put the classical 256 × 256 grey picture there"),
         (["denoise-dataset", "--data-root", "nowhere"], "no BSDS300 in nowhere"),
         (["denoise-dataset", "--dataset", "voc2012", "--data-root", "nowhere"], "no PASCAL VOC 2012 in nowhere"),

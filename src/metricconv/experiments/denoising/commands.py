@@ -63,6 +63,37 @@ def denoise_heuristic(
 
 @app.command()
 @in_one_line()
+def denoise_tuned(
+    output: Output = Path("outputs/denoising"),
+    config: Config = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    dataset: Annotated[str, typer.Option(help="bsds300, or voc2012 where it is present.")] = "bsds300",
+    sigma: Sigmas = None,
+    padding_mode: Annotated[
+        list[str] | None, typer.Option(help="Past the border; zeros and reflect by default.")
+    ] = None,
+    pictures: Annotated[int | None, typer.Option(min=1, help="Only so many of its test pictures.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Denoise the test pictures of a dataset by the filters whose knobs were tuned on other images."""
+    from ..results import Results
+    from . import average, report, tables
+    from .pictures import load, splits
+
+    chosen = read_config("heuristic", config, seed=seed)
+    clean = load(splits(dataset, data_root, download=download)[1][:pictures])
+    todo = average.settings(
+        dataset, sigma or [0.1, 0.3, 0.5], padding_mode or ["zeros", "reflect"], len(clean), chosen["seed"]
+    )
+    results = Results(output / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES)
+    average.run(results, list(todo), clean, chosen["tuned"])
+    report.write_tuned(output)
+    typer.echo(f"wrote tuned.csv and tuned.md to {output}")
+
+
+@app.command()
+@in_one_line()
 def denoise_image(
     output: Output = Path("outputs/denoising"),
     work: Work = Path("outputs/denoising/work"),

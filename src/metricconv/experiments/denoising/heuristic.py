@@ -179,7 +179,7 @@ def run(output: Path, work: Path, name: str, clean: Tensor, config: Mapping[str,
         Method("noisy", "", lambda image: image, samples=1),
         *fixed_methods(padding_mode),
         *paper_methods(padding_mode),
-        *tuned_methods(_nearest(config["tuned"], sigma), padding_mode),
+        *tuned_methods(nearest(config["tuned"], sigma), padding_mode),
     ]
     compared = HEURISTIC_PSNR if (name, sigma, seed, padding_mode) == ("cameraman", 0.1, 42, "zeros") else {}
     box_filter(noisy.numpy())  # so that the first method is not charged for what torch does once
@@ -195,8 +195,8 @@ def run(output: Path, work: Path, name: str, clean: Tensor, config: Mapping[str,
                 "group": method.group,
                 "samples": method.samples or "",
                 "knobs": " ".join(f"{key}={value:g}" for key, value in method.knobs.items()),
-                "psnr": f"{_psnr(clean.numpy(), image):.4f}",
-                "ssim": f"{_ssim(clean.numpy(), image):.4f}",
+                "psnr": f"{psnr_of(clean.numpy(), image):.4f}",
+                "ssim": f"{ssim_of(clean.numpy(), image):.4f}",
                 "released_psnr": "" if method.gradient == "smoothed" else compared.get(method.name, ""),
                 "seconds": f"{seconds:.3f}",
                 "hardware": hardware(),
@@ -220,7 +220,7 @@ def tune(sigma: float, seed: int, padding_mode: str, size: int = 256) -> dict[st
         choices = [dict(zip(tunable.grid, values, strict=True)) for values in itertools.product(*tunable.grid.values())]
 
         def score(knobs: dict[str, float], apply: Callable[..., np.ndarray] = tunable.apply) -> float:
-            return float(np.mean([_psnr(clean, apply(noisy, padding_mode, **knobs)) for clean, noisy in pairs]))
+            return float(np.mean([psnr_of(clean, apply(noisy, padding_mode, **knobs)) for clean, noisy in pairs]))
 
         best[name] = max(choices, key=score)
     return best
@@ -234,14 +234,16 @@ def tuned_toml(sigma: float, seed: int, padding_mode: str) -> str:
     return "\n".join(lines)
 
 
-def _nearest(tuned: Mapping[str, Any], sigma: float) -> Mapping[str, Mapping[str, float]]:
+def nearest(tuned: Mapping[str, Any], sigma: float) -> Mapping[str, Mapping[str, float]]:
     """Return the knobs that were tuned at the nearest σ."""
     return tuned[min(tuned, key=lambda name: abs(np.log(float(name) / sigma)))] if tuned else {}
 
 
-def _psnr(clean: np.ndarray, image: np.ndarray) -> float:
+def psnr_of(clean: np.ndarray, image: np.ndarray) -> float:
+    """Return the peak signal-to-noise ratio in dB, of a peak of 1."""
     return float(skimage.metrics.peak_signal_noise_ratio(clean, image.astype(clean.dtype), data_range=1.0))
 
 
-def _ssim(clean: np.ndarray, image: np.ndarray) -> float:
+def ssim_of(clean: np.ndarray, image: np.ndarray) -> float:
+    """Return the structural similarity, of a range of 1."""
     return float(skimage.metrics.structural_similarity(clean, image.astype(clean.dtype), data_range=1.0))

@@ -28,6 +28,7 @@ def write_all(folder: Path, work: Path) -> list[str]:
     written = []
     for name, write in (
         ("heuristic", lambda output: write_heuristic(output, work / "heuristic")),
+        ("tuned", write_tuned),
         ("image", lambda output: write_image(output, work / "image")),
         ("dataset", write_dataset),
     ):
@@ -68,6 +69,36 @@ def write_heuristic(folder: Path, work: Path) -> None:
     if (work / "00.png").exists():
         with writing(folder / "heuristic.png") as path:
             _heuristic_figure(work, rows).savefig(path)
+
+
+def write_tuned(folder: Path) -> None:
+    """Write ``tuned.md``."""
+    rows = read_table(folder / "tuned.csv")
+    parts = [
+        "# Filters with tuned knobs, on many pictures",
+        f"{_span(rows)}. `denoise-tuned` writes this page. The knobs are from three other photographs; every filter "
+        "with knobs is tuned alike.",
+    ]
+    for dataset, pictures, seed in _distinct(rows, "dataset", "pictures", "seed"):
+        chosen = [r for r in rows if (r["dataset"], r["pictures"], r["seed"]) == (dataset, pictures, seed)]
+        columns = _distinct(chosen, "sigma", "padding_mode")
+        header = ["", *(f"σ = {sigma}, {mode}" for sigma, mode in columns)]
+        for title, say in (
+            ("Mean PSNR, dB:", lambda row: f"{float(row['psnr']):.2f}"),
+            ("Mean SSIM:", lambda row: f"{float(row['ssim']):.3f}"),
+            (
+                "Gain in PSNR on the tangent balls of the edge metric, and on how many of the pictures there is one:",
+                lambda row: f"{float(row['gain']):+.2f} dB, {100 * float(row['better']):.0f} %",
+            ),
+        ):
+            lines = []
+            for (method,) in _distinct(chosen, "method"):
+                mine = {(r["sigma"], r["padding_mode"]): r for r in chosen if r["method"] == method}
+                lines.append([method, *(say(mine[column]) if column in mine else "" for column in columns)])
+            if title.startswith("Mean PSNR"):
+                parts.append(f"## {dataset}: {pictures} test pictures, noise of seed {seed}")
+            parts += [title, markdown_table(header, lines)]
+    write_markdown(folder / "tuned.md", *parts)
 
 
 def write_image(folder: Path, work: Path | None = None) -> None:

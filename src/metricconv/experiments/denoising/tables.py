@@ -1,4 +1,4 @@
-"""The columns of the tables that training fills, and the names of the folders that belong to their rows."""
+"""The columns of the tables, and the names of the folders that belong to their rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +11,8 @@ DATASET_VALUES = (
     "lr", "train_mse", "test_mse", "test_psnr", "gap", "parameters", "ms_per_image",
     "paper_mse", "paper_printed", "paper_gap",
 )  # fmt: skip
+TUNED_KEY = ("dataset", "method", "sigma", "padding_mode", "pictures", "seed")
+TUNED_VALUES = ("knobs", "psnr", "psnr_sd", "ssim", "gain", "better")
 
 
 def name_of(setting: Mapping[str, object], key: Sequence[str]) -> str:
