@@ -3,7 +3,7 @@
 from .base import AdaptiveConv
 from .metric import MetricConv1d, MetricConv2d, MetricConv3d
 from .rivals import DeformableConv2d, DilatedConv2d, ShiftedConv2d
-from .training import adaptive_layers, geometry_l1, param_groups, record_supports, set_geometry_gain
+from .training import adaptive_layers, capture, geometry_l1, param_groups, record_supports, set_geometry_gain
 
 __all__ = [
     "AdaptiveConv",
@@ -14,6 +14,7 @@ __all__ = [
     "MetricConv3d",
     "ShiftedConv2d",
     "adaptive_layers",
+    "capture",
     "geometry_l1",
     "param_groups",
     "record_supports",

@@ -71,6 +71,31 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
         layer.geometry_gain.fill_(gain)
 
 
+def capture(model: nn.Module, *inputs: Tensor) -> None:
+    """Make a model replay CUDA graphs of its forward and backward pass while it trains, on inputs like these.
+
+    On small images Python takes longer to launch a layer's kernels than the GPU to run them; a graph is launched at
+    once. Call it as the training step calls the model, under the same autocast; then train as before, on batches of
+    these very shapes. In evaluation mode the model is what it was, and so is its state: what trial steps do to batch
+    normalisation is undone.
+
+    Args:
+        model: with no hooks, its parameters on the GPU.
+        *inputs: of one training step.
+    """
+    _checks.instance_of(model, nn.Module, "model")
+    for x in inputs:
+        _checks.instance_of(x, Tensor, "inputs")
+    if not inputs or not all(t.is_cuda for t in (*inputs, *model.parameters())):
+        raise ValueError("`capture` needs a model and inputs on a GPU")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    dtype, training = torch.get_autocast_dtype("cuda"), model.training
+    with torch.autocast("cuda", dtype, enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False):
+        torch.cuda.make_graphed_callables(model.train(), inputs)
+    model.load_state_dict(before)
+    model.train(training)
+
+
 @contextlib.contextmanager
 def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     """Keep, by layer name, where each adaptive convolution looked last; no hooks are left behind.

@@ -128,25 +128,3 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     torch.save({"a": 1}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="not a network that `classify` wrote"):
         networks.load_network(tmp_path / "other.pt")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_captured_network_trains_as_it_would_otherwise(method, precision):
-    x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randint(4, (8,), device="cuda")
-    losses = []
-    for captured in (False, True):
-        torch.manual_seed(0)
-        model = stir(networks.build(Setting(network="tiny", method=method), 4), 0.1).cuda().train()
-        if captured:
-            networks.capture(model, x, precision)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        for _ in range(5):
-            with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16-mixed"):
-                loss = nn.functional.cross_entropy(model(x).float(), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    torch.testing.assert_close(losses[:5], losses[5:], rtol=0.02, atol=0.02)

@@ -159,20 +159,6 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
     model.train(training)
 
 
-def capture(network: nn.Module, images: Tensor, precision: str) -> None:
-    """Make the network replay CUDA graphs of its forward and backward pass while it trains, on batches like this one.
-
-    Its state is what it was: what the steps before a capture do to batch normalisation is undone.
-    """
-    if not images.is_cuda:
-        raise ValueError("`graphs` needs a GPU, and the images are on the CPU")
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
-    with torch.autocast("cuda", mixed, enabled=mixed is not None, cache_enabled=False):
-        torch.cuda.make_graphed_callables(network.train(), (images,))
-    network.load_state_dict(before)
-
-
 def save_network(path: Path, setting: Setting, classes: int, channels: int, model: nn.Module) -> None:
     """Write a trained network with what is needed to build it again."""
     about = {"setting": dataclasses.asdict(setting), "classes": classes, "channels": channels}

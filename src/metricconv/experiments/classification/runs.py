@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
+from ...nn import capture
 from ..results import Results, hardware, text
 from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, seed_all
 from . import datasets, networks
@@ -116,7 +117,9 @@ class Runner:
         if self.options.compile:
             network.compile()
         if self.options.graphs:
-            networks.capture(network, next(iter(train))[0], setting.precision)
+            half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(setting.precision)
+            with torch.autocast("cuda", half, enabled=half is not None):
+                capture(network, next(iter(train))[0])
         return Run(Classifier(network, setting, pictures.classes), train, tests)
 
     def images(self, dataset: str) -> datasets.Images:
