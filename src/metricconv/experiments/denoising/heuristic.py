@@ -130,28 +130,41 @@ TUNABLE = {
         "UTB, tuned",
         "UTB",
         _gradient_balls,
-        {"iota": (0.05, 0.1, 0.2), "alpha": (10, 20, 40, 80), "scale": (1, 1.5, 2)},
+        {"iota": (0.01, 0.02, 0.05, 0.1, 0.2, 0.4), "alpha": (5, 10, 20, 40, 80), "scale": (0.7, 1, 1.5, 2, 3, 4, 6)},
     ),
     "utb_edge": Tunable(
         "UTB of the edge metric, tuned",
         "UTB",
         partial(_edge_balls, apply=tangent_filter),
-        {"iota": (0.015, 0.03, 0.06), "alpha": (5, 10, 20), "scale": (1, 1.5, 2.5)},
+        {
+            "iota": (0.003, 0.006, 0.015, 0.03, 0.06, 0.12, 0.25),
+            "alpha": (1, 2, 5, 10, 20, 40),
+            "scale": (0.7, 1, 1.5, 2.5, 4, 6),
+        },
     ),
     "ugb_edge": Tunable(
         "UGB of the edge metric, tuned",
         "UGB",
         partial(_edge_balls, apply=geodesic_filter),
-        {"iota": (0.005, 0.01, 0.02), "alpha": (10, 20), "scale": (1, 2)},
+        {
+            "iota": (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04),
+            "alpha": (5, 10, 20, 40, 80),
+            "scale": (0.7, 1, 1.5, 2, 3, 4),
+        },
     ),
-    "gaussian": Tunable("Gaussian", "context", _gaussian, {"sigma": (0.6, 0.8, 1, 1.2, 1.5, 2, 2.5)}),
+    "gaussian": Tunable("Gaussian", "context", _gaussian, {"sigma": (0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 4)}),
     "bilateral": Tunable(
-        "bilateral", "context", _bilateral, {"sigma_color": (0.2, 0.4, 0.8, 1.6), "sigma_spatial": (1, 1.5, 2, 3)}
+        "bilateral",
+        "context",
+        _bilateral,
+        {"sigma_color": (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), "sigma_spatial": (1, 1.5, 2, 3, 4)},
     ),
     "non_local_means": Tunable(
-        "non-local means", "context", _non_local_means, {"h": (0.05, 0.08, 0.12, 0.2, 0.3, 0.4)}
+        "non-local means", "context", _non_local_means, {"h": (0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)}
     ),
-    "total_variation": Tunable("total variation", "context", _total_variation, {"weight": (0.05, 0.1, 0.2, 0.4, 0.8)}),
+    "total_variation": Tunable(
+        "total variation", "context", _total_variation, {"weight": (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.8, 1.6, 3.2)}
+    ),
 }
 
 
