@@ -106,8 +106,9 @@ def write_image(folder: Path, work: Path | None = None) -> None:
     rows = read_table(folder / "image.csv")
     parts = [
         "# Sample locations learnt on one image",
-        "Trained on one noise, tested on another over the same image; uniform weights, plain gradient descent. In "
-        f"brackets, the paper's number. {_span(rows)}. `denoise-image` writes this page.",
+        "Trained on one noise, tested on another over the same image; uniform weights, plain gradient descent. Means "
+        "and standard deviations over noises where there are several; in brackets, the paper's number. "
+        f"{_span(rows)}. `denoise-image` writes this page.",
     ]
     for rate, title in (
         ("paper", "## With the paper's learning rates"),
@@ -175,18 +176,26 @@ def write_dataset(folder: Path) -> None:
 
 
 def _image_table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
-    """Return a table with a line for each σ and method, and a column for each k."""
+    """Return a table with a line for each σ and method, and a column for each k: means over seeds."""
     ks = sorted({int(row["k"]) for row in rows})
     lines = []
     for sigma, method in _distinct(rows, "sigma", "method", "eps_omega", label=True):
         cells = []
         for k in ks:
-            row = next((r for r in rows if (r["sigma"], _method(r), int(r["k"])) == (sigma, method, k)), None)
-            cells.append(
-                "" if row is None else beside(say(row[value]), say(row[paper]) if paper and row[paper] else "")
-            )
+            alike = [r for r in rows if (r["sigma"], _method(r), int(r["k"])) == (sigma, method, k)]
+            printed = alike[0][paper] if alike and paper else ""
+            cells.append(beside(_mean(alike, value, say), say(printed) if printed else ""))
         lines.append([f"σ = {sigma}, {LABELS.get(method, method)}", *cells])
     return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
+
+
+def _mean(rows: Sequence[Row], value: str, say: Callable[[str], str]) -> str:
+    """Return the mean over rows and, of several, how far they are spread; nothing of none."""
+    values = [float(row[value]) for row in rows]
+    if len(values) < 2:
+        return say(str(values[0])) if values else ""
+    mean = statistics.mean(values)
+    return f"{say(str(mean))} ± {100 * statistics.stdev(values) / abs(mean):.0f} %" if mean else say(str(mean))
 
 
 def _dataset_table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
