@@ -22,8 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .._files import versions, write_table, writing
-from ..filters import box_filter, dilated_filter, interpolated_filter, random_deformable_filter, tangent_filter
-from ..metrics import gradient_metric
+from ..filters import box_filter, geodesic_filter, interpolated_filter, random_deformable_filter, tangent_filter
+from ..metrics import edge_metric, gradient_metric
 from ..viz import canvas, unit_balls
 from ..viz.balls import COLOURS, draw_ball
 from .photographs import photograph
@@ -34,15 +34,17 @@ SIGMA = 0.1
 # The paper's metric, at a scale at which the noise has fewer edges of its own than in a 3×3 Sobel filter.
 GRADIENT = partial(gradient_metric, iota=0.15, alpha=20.0, scale=1.5)
 GRADIENT_WITH_DRIFT = partial(GRADIENT, eps_omega=0.5)
+# Geodesics stop at edges by themselves, so that balls may be wide: 10 pixels, where nothing is in their way.
+WIDE_EDGE = partial(edge_metric, iota=0.01, alpha=20.0, scale=1.0)
 
 METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "box 11 × 11": partial(box_filter, size=SAMPLES),
-    "dilated by 3": partial(dilated_filter, size=SAMPLES, dilation=3),
     "random deformable": partial(random_deformable_filter, size=SAMPLES, seed=0),
     "interpolated 5 × 5": partial(interpolated_filter, samples=SAMPLES, size=5),
     "gradient metric": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT),
     "gradient with drift": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT_WITH_DRIFT),
     "edge metric": partial(tangent_filter, samples=SAMPLES, metric="edge"),
+    "edge, geodesic balls": partial(geodesic_filter, samples=SAMPLES, metric=WIDE_EDGE),
 }
 
 # The part of the photograph that is shown, in fractions of its side: rows, then columns.
