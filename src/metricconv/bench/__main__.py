@@ -1,7 +1,6 @@
 """``python -m metricconv.bench``: check, time, and write ``benchmarks/<hardware>.csv``, a table and a plot."""
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import multiprocessing
@@ -50,19 +49,20 @@ def main(arguments: list[str] | None = None) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     chosen = list(_selected(options.only))
-    _compile_ahead(chosen)
+    trained = training.cases() if options.only in training.SHAPE else []
+    _compile_ahead(chosen, trained)
     name = torch.cuda.get_device_name().replace(" ", "-").lower()
     rows = Rows(options.output / f"{name}.csv", COLUMNS, ("op", "shape", "dtype", "mode", "timing"), options.only)
     for row in itertools.chain(*(_rows(*one, options.eager) for one in chosen)):
         rows.add(row)
         _say(row)
-    if options.only in training.SHAPE:
-        for name, dtype, iterate in training.iterations():
-            for timing in _timings(name, eager=True):
-                measured = measure(iterate, graph=timing == "graph")
-                row = _row(name, training.SHAPE, "training", dtype, "iteration", timing, measured)
-                rows.add(row)
-                _say(row)
+    for name, dtype in trained:
+        iterate = training.iteration(name, dtype)
+        for timing in _timings(name, eager=True):
+            measured = measure(iterate, graph=timing == "graph")
+            row = _row(name, training.SHAPE, "training", dtype, "iteration", timing, measured)
+            rows.add(row)
+            _say(row)
     report.write(rows.written())
 
 
@@ -73,23 +73,28 @@ def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:
                 yield shape, contender
 
 
-def _compile_ahead(chosen: list[tuple[Shape, Contender]]) -> None:
+def _compile_ahead(chosen: list[tuple[Shape, Contender]], trained: list[tuple[str, str]]) -> None:
     """Compile all kernels by first calls in as many processes as there are cores; Triton keeps them on disk."""
     ours = [(SHAPES.index(shape), c.name, c.dtype) for shape, c in chosen if not c.name.startswith(_RIVALS)]
-    print(f"compiling the kernels of {len(ours)} contenders", flush=True)
+    print(f"compiling the kernels of {len(ours)} contenders and {len(trained)} networks", flush=True)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_call_first, ours))
+        jobs = [pool.submit(_train_first, *case) for case in trained] + [pool.submit(_call_first, *c) for c in ours]
+        for job in jobs:
+            job.exception()  # which the check, or the timing, will meet again
 
 
-def _call_first(place: tuple[int, str, torch.dtype]) -> None:
-    number, *who = place
+def _call_first(number: int, name: str, dtype: torch.dtype) -> None:
     shape = SHAPES[number]
-    contender = next(c for c in contenders(shape) if [c.name, c.dtype] == who)
-    for tf32 in (False, True) if contender.dtype == torch.float32 else (True,):
+    contender = next(c for c in contenders(shape) if (c.name, c.dtype) == (name, dtype))
+    for tf32 in (False, True) if dtype == torch.float32 else (True,):
         torch.backends.cuda.matmul.allow_tf32 = tf32
         for _, call in _calls(shape, contender):
-            with contextlib.suppress(RuntimeError):  # which the check will meet again, and tell
-                call()
+            call()
+
+
+def _train_first(name: str, dtype: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    training.iteration(name, dtype)()
 
 
 def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[dict[str, str]]:

@@ -1,6 +1,6 @@
 """A training iteration of ResNet-18 with a CIFAR stem: standard, and with layers 2 to 4 adaptive."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -43,24 +43,21 @@ def network(name: str, classes: int = 100) -> nn.Module:
     return mc.convert(model, "paper", to=kinds[name])
 
 
-def iterations(batch: int = 128) -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Yield, for each network and precision, its name, the precision and one iteration (forward, backward, Adam)."""
-    for name in NETWORKS:
-        for dtype in ("float32", "bfloat16"):
-            if dtype == "bfloat16" and name.startswith("torchvision"):
-                continue  # it has none
-            torch.manual_seed(0)
-            model = network(name).cuda().train()
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            x = torch.randn(batch, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
-            target = torch.randint(100, (batch,), device="cuda")
-            optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True, capturable=True)
-            yield name, dtype, _iteration(model, optimiser, x, target, dtype)
+def cases() -> list[tuple[str, str]]:
+    """Return the networks and the precisions they are trained in."""
+    dtypes = ("float32", "bfloat16")
+    return [(name, dtype) for name in NETWORKS for dtype in dtypes[: 1 if name.startswith("torchvision") else 2]]
 
 
-def _iteration(
-    model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, target: Tensor, dtype: str
-) -> Callable[[], object]:
+def iteration(name: str, dtype: str, batch: int = 128) -> Callable[[], object]:
+    """Return one iteration of a network (forward, backward, Adam)."""
+    torch.manual_seed(0)
+    model = network(name).cuda().train()
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(batch, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+    target = torch.randint(100, (batch,), device="cuda")
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True, capturable=True)
+
     def iterate() -> object:
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
