@@ -86,8 +86,10 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
     _checks.instance_of(model, nn.Module, "model")
     for x in inputs:
         _checks.instance_of(x, Tensor, "inputs")
-    if not inputs or not all(t.is_cuda for t in (*inputs, *model.parameters())):
-        raise ValueError("`capture` needs a model and inputs on a GPU")
+    devices = {str(t.device) for t in (*inputs, *model.parameters())}
+    if not inputs or not all(device.startswith("cuda") for device in devices):
+        found = f"{len(inputs)} inputs and tensors on {', '.join(sorted(devices))}"
+        raise ValueError(f"`capture` needs a model and inputs on a GPU, got {found}")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     dtype, training = torch.get_autocast_dtype("cuda"), model.training
     with torch.autocast("cuda", dtype, enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False):
