@@ -1,5 +1,7 @@
 """Checks of users' arguments: each names the argument, its value and what was expected."""
 
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -54,3 +56,9 @@ def finite(tensor: Tensor, name: str) -> None:
             f"`{name}` must be finite, got {tensor[place].item()} at index {place} "
             f"({int(bad.sum())} such of {tensor.numel()} values)"
         )
+
+
+def not_negative(value: float, name: str) -> None:
+    """Refuse what is no finite number of at least 0."""
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        raise ValueError(f"`{name}` (={value!r}) must be finite and at least 0")

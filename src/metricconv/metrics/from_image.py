@@ -64,7 +64,7 @@ def gradient_metric(
     if not 0 < eps_omega <= 1:
         raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1]")
     _positive(iota, "iota")
-    _not_negative(alpha, "alpha")
+    _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
     stretch = 1 + alpha * length / _largest(length, largest)
     across = _symmetric.outer(normal)
@@ -113,7 +113,7 @@ def edge_metric(
     tensor([10., 10.,  1.,  1., 10., 10.])
     """
     _positive(iota, "iota")
-    _not_negative(alpha, "alpha")
+    _checks.not_negative(alpha, "alpha")
     _, length = _unit_gradient(image, scale, padding_mode)
     factor = iota * (1 + alpha * length / _largest(length, largest)).square()  # [B, 1, 1, *spatial]
     dim = image.dim() - 2
@@ -159,7 +159,7 @@ def structure_metric(
     True
     """
     _positive(iota, "iota")
-    _not_negative(alpha, "alpha")
+    _checks.not_negative(alpha, "alpha")
     tensor, trace = _structure(image, noise_scale, integration_scale, padding_mode)
     shape = _symmetric.identity(tensor) + alpha**2 * tensor / _largest(trace, largest)
     return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
@@ -212,7 +212,7 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
 def _largest(field: Tensor, given: float | None) -> Tensor | float:
     """Return each image's largest value (B, 1, 1, …), or the one that is given, to divide by; 1 in place of 0."""
     if given is not None:
-        _not_negative(given, "largest")
+        _checks.not_negative(given, "largest")
         return given or 1.0
     largest = field.amax(tuple(range(1, field.dim())), keepdim=True)
     return torch.where(largest > 0, largest, 1)
@@ -278,8 +278,3 @@ def _positive(value: float, name: str) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
     return value
-
-
-def _not_negative(value: float, name: str) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` (={value!r}) must be finite and at least 0")

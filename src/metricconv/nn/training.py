@@ -1,7 +1,6 @@
 """What training a network of adaptive convolutions needs beside the layers."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,10 +32,10 @@ def param_groups(
     >>> [(g["name"], g["lr"], len(g["params"])) for g in groups]
     [('weights', 0.1, 2), ('geometry', 0.010000000000000002, 2)]
     """
-    _not_negative(lr, "lr")
-    _not_negative(metric_lr_mult, "metric_lr_mult")
-    _not_negative(weight_decay, "weight_decay")
-    _not_negative(metric_weight_decay, "metric_weight_decay")
+    _checks.not_negative(lr, "lr")
+    _checks.not_negative(metric_lr_mult, "metric_lr_mult")
+    _checks.not_negative(weight_decay, "weight_decay")
+    _checks.not_negative(metric_weight_decay, "metric_weight_decay")
     heads = {id(p): p for _, layer in adaptive_layers(model) if layer.head is not None for p in layer.head.parameters()}
     rest = [p for p in model.parameters() if id(p) not in heads]
     return [
@@ -66,7 +65,7 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
 
     Call it with a growing gain to warm up.
     """
-    _not_negative(gain, "gain")
+    _checks.not_negative(gain, "gain")
     for _, layer in adaptive_layers(model):
         layer.geometry_gain.fill_(gain)
 
@@ -118,8 +117,3 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     finally:
         for _, layer in layers:
             layer._recorder = None
-
-
-def _not_negative(value: float, name: str) -> None:
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` (={value!r}) must be finite and at least 0")
