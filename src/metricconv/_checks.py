@@ -58,7 +58,7 @@ def finite(tensor: Tensor, name: str) -> None:
         )
 
 
-def not_negative(value: float, name: str) -> None:
+def not_negative(value: object, name: str) -> None:
     """Refuse what is no finite number of at least 0."""
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
         raise ValueError(f"`{name}` (={value!r}) must be finite and at least 0")
