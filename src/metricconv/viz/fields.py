@@ -68,7 +68,7 @@ def plot_metric_field(
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"`count` (={count!r}) must be a whole number, at least 1")
     size = tuple(metric.spatial) if image is None else canvas.to_array(image).shape[:2]
-    axes = canvas.one_axes(axes, image if image is not None else np.empty(size))
+    axes = canvas.one_axes(axes, image if image is not None else np.zeros(size))
     canvas.show(axes, image, size)
     if quantity == "ellipses":
         colours = _ellipses(axes, metric, size, count)
