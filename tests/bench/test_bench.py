@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from metricconv._files import read_table
-from metricconv.bench import report
-from metricconv.bench.__main__ import COLUMNS, _row, main
+from metricconv.bench import gpu, report
+from metricconv.bench.__main__ import main
 from metricconv.bench.cases import SHAPES, Contender, Shape, contenders
 from metricconv.bench.correctness import errors
+from metricconv.bench.gpu import COLUMNS, _row
 from metricconv.bench.rows import Rows
 from metricconv.bench.timing import Timing
 
@@ -26,6 +27,13 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path):
     with pytest.raises(SystemExit, match=r"torch.cuda.is_available\(\) is False"):
         main(["--output", str(tmp_path), "--device", "cuda"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to compile for")
+def test_first_calls_are_made_in_other_processes_and_their_failures_are_said(capsys):
+    gpu._compile_ahead([(SHAPES[0], contender) for contender in contenders(SHAPES[0])], [])
+    said = capsys.readouterr().out
+    assert "failed at their first call" in said and "CUDA" in said  # and not that nothing could be sent there
 
 
 @pytest.mark.parametrize("contender", ours(), ids=lambda c: c.name)

@@ -1,29 +1,13 @@
 """``python -m metricconv.bench``: check, time, and write ``benchmarks/<hardware>.csv``, a table and a plot."""
 
 import argparse
-import datetime
-import itertools
-import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
 
-from .._files import versions
 from ..ops.cpu import absence
-from . import cpu, cpu_report, report, training
-from .cases import SHAPES, Contender, Shape, contenders
-from .correctness import TOLERANCE, errors
-from .rows import Rows
-from .timing import Timing, measure
-
-_RIVALS = ("cudnn", "torchvision")
-COLUMNS = [
-    "op", "shape", "regime", "dtype", "mode", "timing", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error",
-    "gpu", "torch", "triton", "metricconv", "python", "date",
-]  # fmt: skip
+from . import cpu, cpu_report, gpu, report
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,127 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not torch.cuda.is_available():
         sys.exit("python -m metricconv.bench --device cuda needs a GPU, and torch.cuda.is_available() is False")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-    chosen = list(_selected(options.only))
-    trained = training.cases() if options.only in training.SHAPE else []
-    _compile_ahead(chosen, trained)
-    name = torch.cuda.get_device_name().replace(" ", "-").lower()
-    rows = Rows(options.output / f"{name}.csv", COLUMNS, ("op", "shape", "dtype", "mode", "timing"), options.only)
-    for row in itertools.chain(*(_rows(*one, options.eager) for one in chosen)):
-        rows.add(row)
-        _say(row)
-    for name, dtype in trained:
-        iterate = training.iteration(name, dtype)
-        for timing in _timings(name, eager=True):
-            measured = measure(iterate, graph=timing == "graph")
-            row = _row(name, training.SHAPE, "training", dtype, "iteration", timing, measured)
-            rows.add(row)
-            _say(row)
-    report.write(rows.written())
-
-
-def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:
-    for shape in SHAPES:
-        for contender in contenders(shape):
-            if only in f"{shape.regime} {shape} {contender.name}":
-                yield shape, contender
-
-
-def _compile_ahead(chosen: list[tuple[Shape, Contender]], trained: list[tuple[str, str]]) -> None:
-    """Compile all kernels by first calls in as many processes as there are cores; Triton keeps them on disk."""
-    ours = [(SHAPES.index(shape), c.name, c.dtype) for shape, c in chosen if not c.name.startswith(_RIVALS)]
-    print(f"compiling the kernels of {len(ours)} contenders and {len(trained)} networks", flush=True)
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(_train_first, *case) for case in trained] + [pool.submit(_call_first, *c) for c in ours]
-        for job in jobs:
-            job.exception()  # which the check, or the timing, will meet again
-
-
-def _call_first(number: int, name: str, dtype: torch.dtype) -> None:
-    shape = SHAPES[number]
-    contender = next(c for c in contenders(shape) if (c.name, c.dtype) == (name, dtype))
-    for tf32 in (False, True) if dtype == torch.float32 else (True,):
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        for _, call in _calls(shape, contender):
-            call()
-
-
-def _train_first(name: str, dtype: str) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    training.iteration(name, dtype)()
-
-
-def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[dict[str, str]]:
-    """Check one contender, then time it forward, and forward + backward."""
-    dtype = str(contender.dtype).removeprefix("torch.")
-    what = (contender.name, str(shape), shape.regime, dtype)
-    try:
-        worst = _gate(shape, contender)
-    except Exception as error:  # a rival may lack the dtype or the layout: the row says so
-        yield _row(*what, "check", "", None, f"{type(error).__name__}: {error}".split("\n")[0][:200])
-        return
-    if not worst <= TOLERANCE[contender.dtype]:
-        yield _row(*what, "check", "", None, f"{worst:.2e} is too large: not timed")
-        return
-    for (mode, call), timing in itertools.product(_calls(shape, contender), _timings(contender.name, eager)):
-        yield _row(*what, mode, timing, measure(call, graph=timing == "graph"), f"{worst:.1e}")
-
-
-def _timings(name: str, eager: bool) -> list[str]:
-    """Return how to time a contender: torchvision launches on the default stream, where no capture sees its kernels."""
-    return ["eager"] if name.startswith("torchvision") else ["graph", *["eager"] * eager]
-
-
-def _row(
-    op: str, shape: str, regime: str, dtype: str, mode: str, timing: str, measured: Timing | None, error: str = ""
-) -> dict[str, str]:
-    row = {"op": op, "shape": shape, "regime": regime, "dtype": dtype, "mode": mode, "timing": timing}
-    row |= {"max_error": error, **_versions()}
-    if measured is not None:
-        row |= {f"p{q}_ms": f"{getattr(measured, f'p{q}'):.4f}" for q in (20, 50, 80)}
-        row["peak_mb"] = f"{measured.megabytes:.1f}"
-    return row
-
-
-def _say(row: dict[str, str]) -> None:
-    number = row.get("p50_ms", row["max_error"])
-    print(f"{row['op']:28}{row['shape']:28}{row['dtype']:10}{row['mode']:10}{row['timing']:7}{number:>10}", flush=True)
-
-
-def _gate(shape: Shape, contender: Contender) -> float:
-    if contender.name.startswith(_RIVALS):  # rivals are taken at their word
-        return 0.0
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    try:
-        torch.backends.cuda.matmul.allow_tf32 = False
-        return max(errors(contender, shape, "cuda").values())
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-
-
-def _calls(shape: Shape, contender: Contender) -> list[tuple[str, Callable[[], object]]]:
-    torch.manual_seed(0)
-    tensors = contender.inputs(shape, "cuda")
-    leaves = list(tensors.values())
-    gradient = torch.randn_like(contender.call(shape, tensors).detach())
-
-    def forward() -> object:
-        with torch.no_grad():
-            return contender.call(shape, tensors)
-
-    def both() -> object:
-        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
-
-    return [("fwd", forward), ("fwd+bwd", both)]
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        **versions("triton"),
-        "date": datetime.date.today().isoformat(),
-    }
+    report.write(gpu.run(options.output, options.only, options.eager))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What training a network of adaptive convolutions needs beside the layers."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,7 +92,9 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
         raise ValueError(f"`capture` needs a model and inputs on a GPU, got {found}")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     dtype, training = torch.get_autocast_dtype("cuda"), model.training
-    with torch.autocast("cuda", dtype, enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False):
+    autocast = torch.autocast("cuda", dtype, enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False)
+    with autocast, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")  # torch captures on its own
         torch.cuda.make_graphed_callables(model.train(), inputs)
     model.load_state_dict(before)
     model.train(training)

@@ -23,7 +23,7 @@ _TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
-_OPTIONS = ("num_warps", "num_stages")
+_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 class _Caught:

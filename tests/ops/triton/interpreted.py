@@ -146,13 +146,6 @@ def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
     check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
 
 
-def test_interpolation_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, forward = [], tiles.forward
-    monkeypatch.setattr(tiles, "forward", lambda *args: seen.append(forward(*args)) or seen[-1])
-    check(Case(dtype=torch.float16, channels=(2, 80), kernel=(1, 1), padding=0, size=(3, 4), batch=1), 2e-3)
-    assert seen[0]["PACKED"]
-
-
 @pytest.mark.parametrize("name", ["dot in groups", "each", "few", "many blocks of a deformable"])
 def test_deterministic(name: str) -> None:
     torch.use_deterministic_algorithms(True)

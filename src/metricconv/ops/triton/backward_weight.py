@@ -122,7 +122,7 @@ def backward_weight_kernel(
             m = tl.load(modulation + at).to(tl.float32)
         rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
         corners = load_corners(x, start, rows, c, in_span, EVEN)
-        value = blend(corners, (m * wy0, m * wy1, wx0, wx1), False)  # [BM, BK]
+        value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)  # [BM, BK]
         out_at = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
         where = grad_out + out_at[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
         gy = tl.load(where, mask=live[:, None] & in_outs[None, :], other=0.0)  # [BM, BN]

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from .geometry import (
+    INTERPRETED,
     axis_corners,
     blend,
     corner_rows,
@@ -35,10 +36,6 @@ class Channels(NamedTuple):
     span: int
     spans_per_group: int
     spans_per_metric: int
-
-
-# Triton's interpreter (triton.knobs.runtime.interpret) multiplies bfloat16 by its bits: there, factors are widened.
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
@@ -88,7 +85,6 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     HUGE: tl.constexpr,
     EVEN: tl.constexpr,  # BK divides the span
-    PACKED: tl.constexpr,  # interpolate in half precision
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -150,7 +146,7 @@ def forward_kernel(
                     in_span = here < channels.span
                 c = (first_span + s) * channels.span + here  # [BK]
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
-                value = blend(corners, (wy0, wy1, wx0, wx1), PACKED)  # [BM, BK]
+                value = blend(corners, (wy0, wy1, wx0, wx1), HOW)  # [BM, BK]
                 at = wide(outs, HUGE) * shape.samples + tap
                 if HOW == "each":
                     w = tl.load(weight + at, mask=in_outs, other=0.0)[None, :]  # [1, BN]

@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     first: Tensor
     sample: Tensor
     fraction: Tensor
+    plain: bool  # each ray has one sample, at its end, and but for that the centre at most
 
 
 _plans: weakref.WeakKeyDictionary[Rays, dict[Any, list[Plan]]] = weakref.WeakKeyDictionary()
@@ -69,7 +70,7 @@ def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:
     field = derive(numbers, [float(s) for s in ball.stride], circular)
     table = (plan.vectors, plan.first, plan.sample, plan.fraction)
     spacing = [float(s) for s in ball.stride]
-    traced = trace(field, *table, len(plan.samples), ball.steps, ball.radius, spacing, circular)
+    traced = trace(field, *table, len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular)
     return traced.unflatten(0, (metric.batch, metric.groups))
 
 
@@ -95,7 +96,7 @@ def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, devic
         ray, part = rays.places.get(j, (own[0], 0.0))  # the centre is where every ray begins
         t = max(min(math.ceil(part * steps), steps), 1) - 1
         in_step[own.index(ray) * steps + t].append((number, part * steps - t))
-    flat = [place for places in in_step for place in places]
+    flat = [place for places in in_step for place in sorted(places, key=lambda place: place[1])]
     ends = [0]
     for places in in_step:
         ends.append(ends[-1] + len(places))
@@ -105,6 +106,7 @@ def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, devic
         torch.tensor(ends, dtype=torch.int32, device=device),
         torch.tensor([number for number, _ in flat], dtype=torch.int32, device=device),
         torch.tensor([part for _, part in flat], dtype=torch.float32, device=device),
+        sum(j in rays.places for j in samples) == len(own),
     )
 
 
@@ -204,6 +206,7 @@ def _trace(
     sample: Tensor,
     fraction: Tensor,
     samples: int,
+    plain: bool,
     steps: int,
     radius: float,
     spacing: Sequence[float],
@@ -216,7 +219,7 @@ def _trace(
     if out.numel() and len(vectors):
         with on_device(field):
             trace_kernel[(triton.cdiv(height * width, _BLOCK), len(vectors), fields)](
-                out=out, **_rays(field, table, circular)
+                out=out, PLAIN=plain, **_rays(field, table, circular)
             )
     return out.permute(0, 1, 4, 2, 3)
 
@@ -229,6 +232,7 @@ def _compute_trace_backward(
     sample: Tensor,
     fraction: Tensor,
     samples: int,
+    plain: bool,
     steps: int,
     radius: float,
     spacing: Sequence[float],
@@ -341,7 +345,7 @@ def _back_through_derive(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _back_through_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 9
+    return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 10
 
 
 _smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_counts)

@@ -22,6 +22,9 @@ import triton.language as tl
 SMALLEST_NORM = tl.constexpr(1e-6)
 FARTHEST = tl.constexpr(8388608.0)
 
+# Triton's interpreter (triton.knobs.runtime.interpret) multiplies bfloat16 by its bits: there, factors are widened.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
 
 class Shape(NamedTuple):
     """The sizes of one call."""
@@ -276,16 +279,31 @@ def load_corners(x, start, rows, channel, in_range, EVEN: tl.constexpr):
     )
 
 
+BFLOAT16 = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
+FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
+
+
 @triton.jit
-def blend(corners, weights, PACKED: tl.constexpr):
+def add_product(a, b, total):
+    """Return total + a b; in half precision two at a time, rounded once."""
+    if INTERPRETED or total.dtype == tl.float32:
+        return total + a * b
+    elif total.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)
+    else:
+        return tl.inline_asm_elementwise(FLOAT16, "=r,r,r,r", [a, b, total], tl.float16, True, 2)
+
+
+@triton.jit
+def blend(corners, weights, HOW: tl.constexpr):
     """Interpolate: the four corners' channels [BM, BK] by their weights.
 
-    In float32; or PACKED, in the image's own half precision, which the hardware multiplies two at a time.
+    In float32; but what goes to the tensor cores in half precision is interpolated in it, two numbers at a time.
     """
     wy0, wy1, wx0, wx1 = weights
-    DTYPE: tl.constexpr = corners[0].dtype if PACKED else tl.float32
+    WIDENED: tl.constexpr = HOW != "dot" or (INTERPRETED and corners[0].dtype == tl.bfloat16)
+    DTYPE: tl.constexpr = tl.float32 if WIDENED else corners[0].dtype
     value = (wy0 * wx0).to(DTYPE)[:, None] * corners[0].to(DTYPE)
-    value += (wy0 * wx1).to(DTYPE)[:, None] * corners[1].to(DTYPE)
-    value += (wy1 * wx0).to(DTYPE)[:, None] * corners[2].to(DTYPE)
-    value += (wy1 * wx1).to(DTYPE)[:, None] * corners[3].to(DTYPE)
-    return value
+    value = add_product((wy0 * wx1).to(DTYPE)[:, None], corners[1].to(DTYPE), value)
+    value = add_product((wy1 * wx0).to(DTYPE)[:, None], corners[2].to(DTYPE), value)
+    return add_product((wy1 * wx1).to(DTYPE)[:, None], corners[3].to(DTYPE), value)

@@ -1,7 +1,8 @@
 """How work is cut: a small table by shape class instead of autotuning, so that a first call compiles once, in seconds.
 
 Sizes are those of the kernels: BM pixels, BN output channels, BK input channels to a tile; TW the width of a patch of
-pixels (0: BM pixels in memory order).
+pixels (0: BM pixels in memory order). Gathering waits for memory: with maxnreg registers to a thread, more programs
+share a multiprocessor and do so at the same time.
 """
 
 import functools
@@ -82,18 +83,18 @@ def _few(shape: Shape, channels: Channels, BM: int, num_warps: int) -> dict[str,
 def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, roomy: bool) -> dict[str, Any]:
     """Return the forward kernel's tiles; ``size`` is the bytes of a number."""
     if how == "sum":
-        return _few(shape, channels, 128, 4) | {"PACKED": False}
+        return _few(shape, channels, 128, 4)
     # Gathered numbers go through the first-level cache, which Triton's pipelining (num_stages > 1) goes around: it pays
     # only where the product is large.
-    sizes: dict[str, Any] = {"TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1, "PACKED": False}
+    sizes: dict[str, Any] = {"TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
     if how == "each":
         block = _block(channels.span, 1, 64)
         return {**sizes, "BM": min(max(2048 // block, 32), 128), "BN": block, "BK": block}
     BN = _block(channels.outs_per_group, 16, 256)
     BK = _block(channels.span, 16, 64 if size == 2 else 32)
-    sizes |= {"BM": 64, "BN": BN, "BK": BK, "PACKED": size == 2 and BN > 64}
+    sizes |= {"BM": 64, "BN": BN, "BK": BK}
     if BN <= 64:
-        return sizes
+        return sizes | ({"maxnreg": 128} if size == 2 else {})
     if BN == 128:  # a deformable support's numbers are read for every tap, by all who share a pixel: let it be few
         return {**sizes, "BM": 64 if size == 2 else 128, "num_warps": 4 if size == 2 and kind == "deformable" else 8}
     if not roomy:
@@ -158,6 +159,8 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
     BK = _block(channels.span, 16, 128 if BN == 256 else 64)
     if not moves:
         sizes |= {"BM": 128 if BN <= 64 else 64, "num_warps": 8}
+    elif BN <= 64:
+        sizes |= {"maxnreg": 168}
     return {**sizes, "BN": BN, "BK": BK}
 
 

@@ -101,6 +101,12 @@ def step(local, q0, q1, w0, w1, h, doubled):
 
 
 @triton.jit
+def write(to, y, x, live):
+    """Write displacements [BM] side by side."""
+    tl.store(to[:, None] + tl.arange(0, 2)[None, :], tl.join(y, x), mask=live[:, None])
+
+
+@triton.jit
 def trace_kernel(
     field,  # [F, 3, *nodes, 4]: see flow.py
     vectors,  # [R, 3]: direction and length of each ray
@@ -117,6 +123,7 @@ def trace_kernel(
     radius,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
+    PLAIN: tl.constexpr,  # a ray has one sample, at its end, and but for that the centre at most
     BM: tl.constexpr,
 ):
     """Write where the samples of one ray lie, for a tile of pixels."""
@@ -135,13 +142,18 @@ def trace_kernel(
         corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
         local = read(field, corners, weights, nodes, MODE)
         w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
-        for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
-            d = tl.load(fraction + s)
-            to = out + tl.load(sample + s) * 2 * size
-            back = 0.5 * d * (1 - d)
-            place = tl.join(x0 + d * w0 - back * b0, x1 + d * w1 - back * b1)
-            tl.store(to[:, None] + tl.arange(0, 2)[None, :], place, mask=live[:, None])
+        if not PLAIN:
+            for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
+                d = tl.load(fraction + s)
+                back = 0.5 * d * (1 - d)
+                to = out + tl.load(sample + s) * 2 * size
+                write(to, x0 + d * w0 - back * b0, x1 + d * w1 - back * b1, live)
         x0, x1 = x0 + w0, x1 + w1
+    if PLAIN:
+        end = tl.load(first + (ray + 1) * steps) - 1
+        write(out + tl.load(sample + end) * 2 * size, x0, x1, live)
+        for s in range(tl.load(first + ray * steps), end):
+            write(out + tl.load(sample + s) * 2 * size, tl.zeros_like(x0), tl.zeros_like(x1), live)
 
 
 @triton.jit
