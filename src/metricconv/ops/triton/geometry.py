@@ -263,9 +263,12 @@ def load_corner(x, start, row, channel, in_range, EVEN: tl.constexpr):
     """Gather one corner's channels: [BM, BK]. EVEN says that all channels are in range."""
     where = x + ((start + row)[:, None] + channel[None, :])
     if EVEN:
-        return tl.load(where)
+        value = tl.load(where)
     else:
-        return tl.load(where, mask=in_range[None, :], other=0.0)
+        value = tl.load(where, mask=in_range[None, :], other=0.0)
+    if INTERPRETED:
+        value = value.to(tl.float32)
+    return value
 
 
 @triton.jit
@@ -286,7 +289,7 @@ FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
 @triton.jit
 def add_product(a, b, total):
     """Return total + a b; in half precision two at a time, rounded once."""
-    if INTERPRETED or total.dtype == tl.float32:
+    if total.dtype == tl.float32:
         return total + a * b
     elif total.dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)
@@ -301,8 +304,7 @@ def blend(corners, weights, HOW: tl.constexpr):
     In float32; but what goes to the tensor cores in half precision is interpolated in it, two numbers at a time.
     """
     wy0, wy1, wx0, wx1 = weights
-    WIDENED: tl.constexpr = HOW != "dot" or (INTERPRETED and corners[0].dtype == tl.bfloat16)
-    DTYPE: tl.constexpr = tl.float32 if WIDENED else corners[0].dtype
+    DTYPE: tl.constexpr = corners[0].dtype if HOW == "dot" else tl.float32
     value = (wy0 * wx0).to(DTYPE)[:, None] * corners[0].to(DTYPE)
     value = add_product((wy0 * wx1).to(DTYPE)[:, None], corners[1].to(DTYPE), value)
     value = add_product((wy1 * wx0).to(DTYPE)[:, None], corners[2].to(DTYPE), value)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .forward import contract
-from .geometry import wide
+from .geometry import add_product, wide
 
 
 @triton.jit
@@ -98,27 +98,35 @@ def pull(g, corners, weights, slopes, a, b, KIND: tl.constexpr, MODULATED: tl.co
     """Return what samples' gradients g [BM, BK] say of their places: Σ_c g ∂x/∂y, Σ_c g ∂x/∂x, Σ_c g x, [BM] each.
 
     A ball's sample moves only along its ray: one sum over channels, of the derivative in the direction (a, b), is all
-    that its metric feels, and it comes back as a vector along the ray.
+    that its metric feels, and it comes back as a vector along the ray. That derivative is one of differences between
+    corners, which half precision keeps as well as it keeps the corners.
     """
     wy0, wy1, wx0, wx1 = weights
     vy0, vy1, vx0, vx1 = slopes
     if KIND == "ball" and not MODULATED:
         c00, c01 = a * vy0 * wx0 + b * wy0 * vx0, a * vy0 * wx1 + b * wy0 * vx1
         c10, c11 = a * vy1 * wx0 + b * wy1 * vx0, a * vy1 * wx1 + b * wy1 * vx1
-        slope = c00[:, None] * corners[0].to(tl.float32)
-        slope += c01[:, None] * corners[1].to(tl.float32)
-        slope += c10[:, None] * corners[2].to(tl.float32)
-        slope += c11[:, None] * corners[3].to(tl.float32)
-        along = tl.sum(g * slope, 1)
+        first = corners[0]
+        slope = (c00 + c01 + c10 + c11).to(first.dtype)[:, None] * first  # 0 but for corners that do not count
+        slope = add_product(c01.to(first.dtype)[:, None], corners[1] - first, slope)
+        slope = add_product(c10.to(first.dtype)[:, None], corners[2] - first, slope)
+        slope = add_product(c11.to(first.dtype)[:, None], corners[3] - first, slope)
+        along = one_each(tl.sum(g * slope.to(tl.float32), 1))
         return along * a, along * b, along
     else:
-        q00 = tl.sum(g * corners[0].to(tl.float32), 1)
-        q01 = tl.sum(g * corners[1].to(tl.float32), 1)
-        q10 = tl.sum(g * corners[2].to(tl.float32), 1)
-        q11 = tl.sum(g * corners[3].to(tl.float32), 1)
+        q00 = one_each(tl.sum(g * corners[0].to(tl.float32), 1))
+        q01 = one_each(tl.sum(g * corners[1].to(tl.float32), 1))
+        q10 = one_each(tl.sum(g * corners[2].to(tl.float32), 1))
+        q11 = one_each(tl.sum(g * corners[3].to(tl.float32), 1))
         above, below = wx0 * q00 + wx1 * q01, wx0 * q10 + wx1 * q11
         to_x = vx0 * (wy0 * q00 + wy1 * q10) + vx1 * (wy0 * q01 + wy1 * q11)
         return vy0 * above + vy1 * below, to_x, wy0 * above + wy1 * below
+
+
+@triton.jit
+def one_each(values):
+    """Return [BM] values as they are, but one to a thread, so that what follows is not computed in many."""
+    return tl.gather(values, tl.arange(0, values.shape[0]), 0)
 
 
 @triton.jit

@@ -31,16 +31,35 @@ def window_weights(
     """Return S [BW, BM], for samples at (y, x) of a window, in image number ``image`` of it, times m.
 
     The weights are products of a row's and a column's, so few of them are computed, [WB·WH, BM] and [WW, BM]; these are
-    rounded to the product's dtype before they meet, which halves the work of building S.
+    rounded to the product's dtype before they meet, which halves the work of building S. Samples go two by two, as the
+    tensor cores take them: then each thread builds its own part of S, and none goes through shared memory.
     """
-    line = tl.arange(0, WB * WH)
-    hat_y = tl.maximum(1 - tl.abs(y[None, :] - (line % WH)[:, None].to(tl.float32)), 0.0)  # [WB·WH, BM]
-    counts = inside[None, :]
-    if WB > 1:
-        counts = counts & ((line // WH)[:, None] == image[None, :])
-    hat_y = tl.where(counts, hat_y * m[None, :], 0.0)
-    hat_x = tl.maximum(1 - tl.abs(x[None, :] - tl.arange(0, WW)[:, None].to(tl.float32)), 0.0)  # [WW, BM]
-    return tl.reshape(hat_y.to(DTYPE)[:, None, :] * hat_x.to(DTYPE)[None, :, :], (WB * WH * WW, BM))
+    line, m = tl.arange(0, WB * WH), tl.where(inside, m, 0.0)
+    rows = tl.join(hats(even(y), line % WH) * even(m)[None, :], hats(odd(y), line % WH) * odd(m)[None, :])
+    if WB > 1:  # [WB·WH, BM / 2, 2]
+        own = tl.join(even(image)[None, :] == (line // WH)[:, None], odd(image)[None, :] == (line // WH)[:, None])
+        rows = tl.where(own, rows, 0.0)
+    columns = tl.join(hats(even(x), tl.arange(0, WW)), hats(odd(x), tl.arange(0, WW)))
+    s = rows.to(DTYPE)[:, None, :, :] * columns.to(DTYPE)[None, :, :, :]
+    return tl.reshape(s, (WB * WH * WW, BM))
+
+
+@triton.jit
+def hats(places, nodes):
+    """Return the weights of nodes [n] at places [m] along an axis: [n, m]."""
+    return tl.maximum(1 - tl.abs(places[None, :] - nodes[:, None].to(tl.float32)), 0.0)
+
+
+@triton.jit
+def even(values):
+    """Return every second of [BM] values, from the first on."""
+    return tl.split(tl.reshape(values, (values.shape[0] // 2, 2)))[0]
+
+
+@triton.jit
+def odd(values):
+    """Return every second of [BM] values, from the second on."""
+    return tl.split(tl.reshape(values, (values.shape[0] // 2, 2)))[1]
 
 
 @triton.jit
