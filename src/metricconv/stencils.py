@@ -72,7 +72,7 @@ def polar(k: int, dim: int = 2) -> Stencil:
     >>> polar(2).radii.tolist()
     [0.5, 0.5, 1.0, 1.0]
     """
-    _checks.tuple_of(k, 1, "k", minimum=1)
+    k = _checks.whole(k, "k", minimum=2)  # a single direction would be no ball but a shift
     if dim == 1:
         if k % 2:
             raise ValueError(f"`k` (={k}) must be even for a polar stencil in 1-D: as many samples on either side")

@@ -119,7 +119,7 @@ class Runner:
         if self.options.graphs:
             half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(setting.precision)
             with torch.autocast("cuda", half, enabled=half is not None):
-                capture(network, next(iter(train))[0])
+                capture(network.train(), next(iter(train))[0])
         return Run(Classifier(network, setting, pictures.classes), train, tests)
 
     def images(self, dataset: str) -> datasets.Images:
