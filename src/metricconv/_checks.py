@@ -29,6 +29,12 @@ def whole(value: int, name: str, *, minimum: int) -> int:
     return tuple_of(value, 1, name, minimum=minimum)[0]
 
 
+def share(value: object, name: str) -> None:
+    """Refuse what is no number in (0, 1]."""
+    if not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"`{name}` (={value!r}) must be in (0, 1]")
+
+
 def positive(value: object, name: str) -> float:
     """Return a positive and finite number."""
     if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:

@@ -205,6 +205,8 @@ def tangent_filter(
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
+    if progress is not None and not callable(progress):
+        raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
     balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
 
     def mean(x: Tensor) -> Tensor:

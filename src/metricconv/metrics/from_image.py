@@ -61,8 +61,7 @@ def gradient_metric(
     tensor([31.7805,  0.3147])
     """
     _checks.one_of(drift, ("tangent", "normal"), "drift")
-    if not 0 < eps_omega <= 1:
-        raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1]")
+    _checks.share(eps_omega, "eps_omega")
     _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
