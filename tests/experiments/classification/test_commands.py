@@ -45,12 +45,33 @@ def test_a_grid_is_estimated_before_it_is_run(command):
     assert "2 runs, about" in output and "metric-randers, learnt weights, heads × 0.1, 1 epoch, seed 1" in output
 
 
+@pytest.mark.parametrize("grid", ["short", "paper", "ablation"])
+def test_a_grid_runs_what_the_command_line_says(command, tmp_path, monkeypatch, grid):
+    asked = []
+    monkeypatch.setattr("metricconv.experiments.classification.runs.Runner.images", lambda *_: None)
+    monkeypatch.setattr("metricconv.experiments.classification.runs.Runner.train", lambda _, setting: seen(setting))
+
+    def seen(setting):
+        asked.append(setting)
+        return {"top1": 0.5, "top5": 0.5, "epoch_seconds": None, "peak_mb": None}
+
+    options = ("--seed=6", "--network=tiny", "--pretrained=a.pth", "--batch=7", "--accelerator=cpu")
+    command("classify", f"--grid={grid}", *options)
+    starts = {"scratch", "a"} if grid == "paper" else {"a"}
+    assert {(s.seed, s.network, s.batch) for s in asked} == {(6, "tiny", 7)} and {s.start for s in asked} == starts
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("classify", "--method=quantum"), "error: `method` (='quantum') must be one of"),
         (("classify", "--dataset=cifar100"), "error: no cifar100 in"),
         (("classify", "--grid=long"), "error: `grid` (='long') must be one of 'short', 'paper', 'ablation'"),
+        (("classify", "--grid=short", "--method=shifted"), "error: `method` (=['shifted']) cannot be given: `grid`"),
+        (("classify", "--grid=paper", "--head-multiplier=1"), "error: `head_multiplier` (=[1.0]) cannot be given"),
+        (("classify", "--grid=short", "--weights=fixed"), "error: `weights` (='fixed') cannot be given"),
+        (("classify", "--grid=ablation", "--layers=2-4"), "error: `layers` (='2-4') cannot be given"),
+        (("classify", "--grid=ablation", "--dataset=mnist"), "error: `dataset` (='mnist') must be one of 'cifar100'"),
         (("classify", "--dataset=cifar10", "--network=vgg", "--batch=8"), "error: `network` (='vgg') must be one of"),
         (("classify", "--dataset=cifar10", "--batch=9999", "--network=tiny"), "error: `batch` (=9999) must be at most"),
         (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),

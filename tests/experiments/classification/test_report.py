@@ -134,7 +134,34 @@ def test_the_short_grid_asks_first_for_what_matters_most_and_follows_its_results
     assert {s.dataset for _, s in grids.planned(grids.of_dataset(phases, "fashion-mnist"), results)} == {
         "fashion-mnist"
     }
-    assert len({s for _, s in plan}) == len(plan) - 3  # the second seed is asked for again, in case the best changed
+    assert len({s for _, s in plan}) == len(plan)
+    (settings,) = [settings for title, settings in phases if title == "CIFAR-100, another seed of what is now best"]
+    assert set(settings(results)) < set(again)  # asked for again, in case the best changed
+
+
+def test_a_grid_takes_the_seeds_network_and_start_that_it_is_given(results):
+    common = {"network": "resnet50", "start": "weights"}
+    for seeds in ([5], [5, 6], [7, 5, 6, 9]):
+        made = (
+            grids.short(common, seeds),
+            grids.paper(common, ["weights"], seeds),
+            grids.ablation(common, "weights", seeds),
+        )
+        for name, phases in zip(grids.DATASETS, made, strict=True):
+            plan = [s for _, s in grids.planned(phases, results)]
+            assert {s.seed for s in plan} == set(seeds) and {s.dataset for s in plan} == set(grids.DATASETS[name])
+            assert {(s.network, s.start) for s in plan} == {("resnet50", "weights")}
+            assert {s.seed for s in plan if s.dataset == "mnist"} <= {seeds[0]}
+
+
+def test_a_sweep_asks_once_for_what_is_named_twice(results):
+    phases = grids.sweep({}, ["standard", "shifted", "shifted"], [1.0, 1.0, 0.1], [3, 3])
+    plan = [s for _, s in grids.planned(phases, results)]
+    assert [(s.method, s.head_multiplier, s.seed) for s in plan] == [
+        ("standard", None, 3),
+        ("shifted", 1.0, 3),
+        ("shifted", 0.1, 3),
+    ]
 
 
 def test_the_papers_grids_have_its_cells_and_settings(results):
@@ -146,7 +173,7 @@ def test_the_papers_grids_have_its_cells_and_settings(results):
         s for s in plan if s.dataset == "cifar10" and s.metric and s.start != "scratch" and s.weights == "learnt"
     )
     assert (one.recipe, one.epochs, one.lr, one.l1, one.warmup, one.init) == ("paper", 240, 1e-4, 5000, 50, "paper")
-    ablation = [s for _, s in grids.planned(grids.ablation({}, "weights", 2), results)]
+    ablation = [s for _, s in grids.planned(grids.ablation({}, "weights", [0, 1]), results)]
     assert len(ablation) == 10 and {s.layers for s in ablation} == {None, "4"}
 
 

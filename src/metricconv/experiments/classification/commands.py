@@ -130,7 +130,7 @@ def classify(
     """Train ResNets and add their rows to runs.csv; rows that are there already are not run again.
 
     By default the paper's network with metric convolutions on CIFAR-100. Without --grid, every combination of the
-    options that are repeated is run.
+    options that are repeated is run; a grid chooses methods, weights and the heads' rates itself.
     """
     from . import grids
 
@@ -138,12 +138,11 @@ def classify(
         raise ValueError(f"`graphs` needs one GPU, got `accelerator` (={accelerator!r}) and `devices` (={devices})")
     if grid == "short":
         precision = precision or _half_precision(accelerator)
-    start = "scratch" if pretrained is None else pretrained.stem
     common = _given(
         dataset=dataset,
         network=network,
         weights=weights,
-        start=None if pretrained is None else start,
+        start=None if pretrained is None else pretrained.stem,
         layers=layers,
         init=init,
         head=head,
@@ -167,7 +166,7 @@ def classify(
     if grid is None:
         phases = grids.single(_combinations(common, method, head_multiplier, seed))
     else:
-        phases = _grid(grid, common, start, seed)
+        phases = _grid(grid, common | _given(method=method, head_multiplier=head_multiplier), seed)
     runner = _runner(
         work,
         data_root,
@@ -314,22 +313,26 @@ def _combinations(
     return list(dict.fromkeys(made))
 
 
-def _grid(name: str, common: dict[str, Any], start: str, seeds: list[int] | None) -> "list[Phase]":
+def _grid(name: str, common: dict[str, Any], seeds: list[int] | None) -> "list[Phase]":
+    """Return a grid with what the options say for all of its runs; what it chooses itself may not be among them."""
     from ... import _checks
     from . import grids
 
-    _checks.one_of(name, ("short", "paper", "ablation"), "grid")
-    chosen = common.pop("dataset", None)
-    common.pop("start", None)
-    network = common.pop("network", None)
+    _checks.one_of(name, grids.DATASETS, "grid")
+    for option in ("method", "weights", "head_multiplier", *["layers"] * (name == "ablation")):
+        if option in common:
+            raise ValueError(f"`{option}` (={common[option]!r}) cannot be given: `grid` (={name!r}) chooses it itself")
+    chosen, start = common.pop("dataset", None), common.get("start", "scratch")
+    given = [seeds] if seeds else []
     if name == "short":
-        phases = grids.short(common, seeds or (0, 1, 2))
+        phases = grids.short(common, *given)
     elif name == "paper":
-        phases = grids.paper(common, dict.fromkeys(["scratch", start]), len(seeds) if seeds else 8)
+        phases = grids.paper(common, dict.fromkeys(["scratch", start]), *given)
     else:
-        networks = [network] if network else ["resnet18"]
-        phases = grids.ablation(common, start, len(seeds) if seeds else 10, networks)
-    return phases if chosen is None else grids.of_dataset(phases, chosen)
+        phases = grids.ablation(common, start, *given)
+    if chosen is None:
+        return phases
+    return grids.of_dataset(phases, _checks.one_of(chosen, grids.DATASETS[name], "dataset"))
 
 
 def _runner(work: Path, data_root: Path | None, download: bool, **options: Any) -> "Runner":

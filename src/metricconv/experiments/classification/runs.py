@@ -182,7 +182,7 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
         return None if max_minutes is None else max(max_minutes - (time.monotonic() - start) / 60, 0)
 
     for title, settings in phases:
-        lacking = [setting for setting in settings(results) if setting.key not in results]
+        lacking = [setting for setting in dict.fromkeys(settings(results)) if setting.key not in results]
         for n, setting in enumerate(lacking, 1):
             minutes, expected = left(), expected_seconds(results, setting)
             if minutes is not None and (expected or 0) >= 60 * minutes:
