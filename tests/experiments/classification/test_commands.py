@@ -3,8 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
-from metricconv.experiments.classification import report
+from experiments.classification import tiny
+from metricconv._files import read_table
+from metricconv.experiments.classification import gradcam, report
 from metricconv.experiments.classification.commands import app
+from metricconv.viz import plot_gradcam
 
 TINY = ("--dataset=cifar10", "--network=tiny", "--batch=16", "--epochs=1", "--train-images=32", "--accelerator=cpu")
 
@@ -38,6 +41,31 @@ def test_what_networks_look_at_is_drawn(command, tmp_path):
     command("classify", *TINY, "--method=standard", "--method=shifted")
     command("classify-gradcam", "--image=1", "--image=2", "--accelerator=cpu")
     assert (tmp_path / "out/gradcam.png").stat().st_size > 5_000
+
+
+def test_networks_of_one_method_are_told_apart_and_each_has_its_own_dataset(command, data_root, tmp_path, monkeypatch):
+    tiny.write_dataset(data_root, "cifar100")
+    command("classify", *TINY, "--method=shifted", "--seed=0", "--seed=1")
+    command("classify", *TINY, "--method=deformable", "--dataset=cifar100")
+    one, two, other = (f"--network={path}" for path in sorted(tmp_path.glob("work/*/network.pt")))
+    assert "cifar10-tiny-shifted" in one and "cifar10-tiny-shifted" in two and "cifar100-tiny-deformable" in other
+
+    command("classify-diagnose", other, one, two, "--images=8", "--accelerator=cpu")
+    rows = read_table(tmp_path / "out/diagnosis.csv")
+    labels = {("deformable", "cifar100"), ("shifted, seed 0", "cifar10"), ("shifted, seed 1", "cifar10")}
+    assert {(row["method"], row["dataset"]) for row in rows} == labels
+
+    drawn = []
+
+    def draw(images, networks, *more, **options):
+        drawn.extend(networks)
+        return plot_gradcam(images, networks, *more, **options)
+
+    monkeypatch.setattr(gradcam, "plot_gradcam", draw)
+    command("classify-gradcam", one, two, "--image=1", "--accelerator=cpu")
+    assert drawn == ["shifted, seed 0", "shifted, seed 1"]
+    assert "must name networks of one dataset" in command("classify-gradcam", one, other, code=1)
+    assert "must name different runs" in command("classify-gradcam", one, one, code=1)
 
 
 def test_a_grid_is_estimated_before_it_is_run(command):

@@ -251,15 +251,14 @@ def classify_diagnose(
     from .runs import trained_networks
 
     device, runner = _device(accelerator), _runner(work, data_root, download)
-    statistics = []
-    dataset = ""
-    for setting, model in trained_networks(network or [], output, work, adaptive=True):
+    statistics, about = [], {}
+    for name, (setting, model) in trained_networks(network or [], output, work, adaptive=True).items():
         pictures = runner.pictures(setting, device)
         some = pictures.test._replace(x=pictures.test.x[:images], y=pictures.test.y[:images])
         model.to(device)
-        statistics += diagnose.diagnose(setting.method, model, TestBatches(pictures, some, batch=64))
-        dataset = setting.dataset
-    diagnose.write(output, statistics, {"dataset": dataset, "images": images})
+        statistics += diagnose.diagnose(name, model, TestBatches(pictures, some, batch=64))
+        about[name] = {"dataset": setting.dataset, "images": len(some.y)}
+    diagnose.write(output, statistics, about)
     diagnose.show(statistics)
     typer.echo(f"wrote diagnosis.csv and diagnosis.png to {output}")
 
@@ -285,12 +284,15 @@ def classify_gradcam(
 
     device, runner = _device(accelerator), _runner(work, data_root, download)
     found = trained_networks(network or [], output, work)
-    pictures = runner.pictures(found[0][0], device)
+    setting, *others = (setting for setting, _ in found.values())
+    if any(other.dataset != setting.dataset for other in others):
+        raise ValueError("`network` must name networks of one dataset, whose images all of them look at")
+    pictures = runner.pictures(setting, device)
     chosen = image or gradcam.choose(pictures, count)
     if max(chosen) >= len(pictures.test.y) or min(chosen) < 0:
         raise ValueError(f"`image` (={max(chosen)}) must be at least 0 and less than {len(pictures.test.y)}")
-    models = {setting.method: model.to(device) for setting, model in found}
-    gradcam.write(output / "gradcam.png", models, pictures, chosen, NAMES[found[0][0].dataset])
+    models = {name: model.to(device) for name, (_, model) in found.items()}
+    gradcam.write(output / "gradcam.png", models, pictures, chosen, NAMES[setting.dataset])
     typer.echo(f"wrote gradcam.png to {output}")
 
 
