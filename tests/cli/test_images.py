@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tifffile
+from PIL import ImageCms
 
 from metricconv.cli import images
 from metricconv.cli.errors import UserError
@@ -63,15 +64,16 @@ def test_a_volume_survives_a_tiff(tmp_path):
     assert back.channel_axis is None and np.array_equal(back.pixels, volume)
 
 
-def test_the_colour_profile_is_kept(tmp_path):
-    profile = PIL.Image.new("RGB", (4, 4))
-    from PIL import ImageCms
-
-    data = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    profile.save(tmp_path / "a.png", icc_profile=data)
-    images.write(tmp_path / "b.png", images.read(tmp_path / "a.png"))
-    with PIL.Image.open(tmp_path / "b.png") as back:
-        assert back.info["icc_profile"] == data
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_the_colour_profile_is_kept(tmp_path, suffix, dtype, shape):
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for opacity in (None, random((9, 7), dtype)):
+        picture = images.Picture(random(shape, dtype), None if len(shape) == 2 else -1, opacity, profile)
+        images.write(tmp_path / f"a{suffix}", picture, force=True)
+        back = images.read(tmp_path / f"a{suffix}")
+        assert back.profile == profile and np.array_equal(back.pixels, picture.pixels)
 
 
 def test_a_turned_photograph_comes_upright(tmp_path):

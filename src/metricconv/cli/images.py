@@ -6,8 +6,10 @@ cannot fill the memory. Files are written whole or not at all, and never over an
 
 import contextlib
 import dataclasses
+import struct
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +118,7 @@ def write(path: Path, picture: Picture, *, force: bool = False) -> None:
         elif suffix in (".tif", ".tiff"):
             _write_tiff(temporary, pixels, picture)
         elif pixels.dtype == np.uint16:
-            temporary.write_bytes(imagecodecs.png_encode(np.ascontiguousarray(pixels)))
+            temporary.write_bytes(_sixteen_bit_png(pixels, picture.profile))
         else:
             options: dict[str, Any] = {}
             if suffix in (".jpg", ".jpeg"):
@@ -317,6 +319,17 @@ def _write_tiff(path: Path, pixels: NDArray[Any], picture: Picture) -> None:
     if picture.channel_axis is not None:
         options["planarconfig"] = "contig"
     tifffile.imwrite(path, pixels, iccprofile=picture.profile, **options)
+
+
+def _sixteen_bit_png(pixels: NDArray[Any], profile: bytes | None) -> bytes:
+    """Encode 16-bit pixels, which Pillow would cut to 8; the profile's chunk stands right behind the header's."""
+    png = bytes(imagecodecs.png_encode(np.ascontiguousarray(pixels)))
+    if not profile:
+        return png
+    body = b"iCCP" + b"ICC Profile\0\0" + zlib.compress(profile)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    header = 8 + 25  # the signature, and a header of 13 bytes in its chunk
+    return png[:header] + chunk + png[header:]
 
 
 def _eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
