@@ -51,7 +51,7 @@ def report_command(context: typer.Context) -> None:
 
 def bench_command(context: typer.Context) -> None:
     """Measure the engines on this machine, correctness first."""
-    load("metricconv.bench.__main__", "images").main(context.args)
+    load("metricconv.bench.__main__", "images").main(context.args, "metricconv bench")
 
 
 def explore_command(
