@@ -169,6 +169,28 @@ def test_a_dataset_table_that_was_cut_short_is_completed_to_the_same(root, tmp_p
     assert numbers(tmp_path / "a/dataset.csv") == numbers(tmp_path / "b/dataset.csv")
 
 
+def test_a_run_that_was_cut_short_has_the_rate_of_its_range_test_again(root, tmp_path, monkeypatch):
+    chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "deformable", "--rate", "range")
+    assert dataset_command(root, tmp_path / "a", *chosen).exit_code == 0
+
+    with monkeypatch.context() as patch:
+        step = dataset.Denoiser.training_step
+
+        def die(self, *arguments):
+            if self.trainer.max_epochs == 3 and self.current_epoch == 2:  # in the training, not in the range test
+                raise KeyboardInterrupt
+            return step(self, *arguments)
+
+        patch.setattr(dataset.Denoiser, "training_step", die)
+        assert dataset_command(root, tmp_path / "b", *chosen).exit_code != 0
+    (checkpoint,) = (tmp_path / "b").rglob("last.ckpt")
+    (first,) = (tmp_path / "b").rglob("lr_range.csv")
+    before = first.read_text()
+    assert dataset_command(root, tmp_path / "b", *chosen).exit_code == 0 and checkpoint.exists()
+    assert first.read_text() == before
+    assert numbers(tmp_path / "a/dataset.csv") == numbers(tmp_path / "b/dataset.csv")
+
+
 def test_more_epochs_go_on_where_fewer_ended(root, tmp_path):
     chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "utb 0.9")
     assert dataset_command(root, tmp_path / "a", *chosen, epochs=4).exit_code == 0

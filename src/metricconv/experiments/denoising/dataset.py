@@ -170,7 +170,7 @@ def learn(setting: Mapping[str, Any], pictures: Pictures, folder: Path, **option
     train = Batches(pictures.train_noisy, pictures.train_clean)
     test = Batches(pictures.test_noisy, pictures.test_clean)
     if setting["rate"] == "range":
-        sweep = range_test(Denoiser(layer, rate, "paper"), train.loader(size), *_RANGE, folder=folder, **options)
+        sweep = range_test(Denoiser(layer, rate, "paper"), train.loader(size), *_RANGE, **options)
         sweep.write(folder, name_of(setting, KEY))
         rate = sweep.suggestion
     module = Denoiser(layer, rate, setting["recipe"])

@@ -231,8 +231,7 @@ def sweep(
     """Test the learning rates of one setting on an image (H, W)."""
     pair = make_pair(clean, setting["sigma"], setting["seed"], device_of(options))
     loader = DataLoader(_Same(pair, steps), batch_size=None)
-    with tempfile.TemporaryDirectory() as folder:
-        return range_test(_model(setting, pair, low), loader, low, high, steps, folder=Path(folder), **options)
+    return range_test(_model(setting, pair, low), loader, low, high, steps, **options)
 
 
 def run(
