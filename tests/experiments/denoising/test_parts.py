@@ -61,11 +61,17 @@ def test_downloads_are_verified(root, tmp_path, monkeypatch):
         return io.BytesIO(homes[url.rpartition("/")[2]].read_bytes())
 
     monkeypatch.setattr(data.urllib.request, "urlopen", from_disk)
+
+    def pixels_digest(grey):
+        assert not (tmp_path / "root/cameraman256.png").exists()  # not before it is verified
+        return data.pixels_digest(grey)
+
+    monkeypatch.setattr(pictures, "pixels_digest", pixels_digest)
     for dataset in (pictures.CAMERAMAN, pictures.BSDS300):
         with pytest.raises(ValueError, match="what was downloaded"):
             data.find(dataset, tmp_path / "root", download=True)
     assert list((tmp_path / "root").iterdir()) == []
-    monkeypatch.setattr(pictures, "_CAMERAMAN_PIXELS", data.pixels_digest(root / "cameraman256.png"))
+    monkeypatch.setattr(pictures, "CAMERAMAN_PIXELS", data.pixels_digest(data.open_grey(root / "cameraman256.png")))
     monkeypatch.setattr(pictures, "_BSDS300_FILES", data.files_digest(root / "BSDS300", "*/*.jpg"))
     for dataset in (pictures.CAMERAMAN, pictures.BSDS300):
         data.find(dataset, tmp_path / "root", download=True)
