@@ -60,13 +60,14 @@ def find(dataset: Dataset, root: Path | None = None, *, download: bool = False) 
             if (folder / place).exists():
                 return folder / place
     if download and dataset.download is not None:
-        place = folders[0] / dataset.places[0]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folders[0], prefix=".download.") as folder:
-            dataset.download(Path(folder) / dataset.places[0])
-            if not place.exists():  # else another process was faster
-                (Path(folder) / dataset.places[0]).rename(place)
-        return place
+        path = folders[0] / dataset.places[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folders[0], prefix=".download.") as temporary:
+            whole = Path(temporary, dataset.places[0])
+            dataset.download(whole)
+            if not path.exists():  # else another process was faster
+                whole.rename(path)
+        return path
     hint = "" if dataset.download is None or download else ", or let --download fetch it"
     raise MissingData(f"no {dataset.name} in {', '.join(map(str, folders))}: {dataset.advice}{hint}")
 

@@ -100,6 +100,11 @@ def check_sigma(sigma: float) -> None:
         raise ValueError(f"`sigma` (={sigma}) must be positive: the noise's standard deviation, for images in [0, 1]")
 
 
+def pixels_of(image: Tensor) -> str:
+    """Return what tells a picture (H, W) from others of its name: twelve digits of the SHA-256 of its pixels."""
+    return pixels_digest(image.numpy())[:12]
+
+
 def psnr(mse: float) -> float:
     """Return 10 log₁₀(1/MSE), in dB."""
     return 10 * math.log10(1 / mse) if mse > 0 else math.inf
