@@ -172,3 +172,17 @@ def test_bad_arguments_are_refused():
         mc.convert(3)
     with pytest.raises(ValueError, match="last_stage"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)).append(nn.ReLU())[0], "last_stage")
+
+
+def test_a_hook_of_any_kind_keeps_a_convolution_as_it_is():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))
+    net[0].register_full_backward_hook(lambda *_: None)
+    net[1].register_state_dict_pre_hook(lambda *_: None)
+    assert [type(layer) for layer in mc.convert(net)] == [nn.Conv2d, nn.Conv2d, MetricConv2d]
+
+
+def test_a_refusal_names_the_layer_or_what_was_looked_at():
+    with pytest.raises(ValueError, match=r"^layer '0': `in_channels` \(=3\) must be divisible by `metric_groups`"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), metric_groups=4)
+    with pytest.raises(ValueError, match=r"0 of its 0 nn\.Conv2d were looked at"):
+        mc.convert(nn.Sequential(nn.ConvTranspose2d(3, 4, 3)))

@@ -284,12 +284,12 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: box_filter(x, 4), r"`size` \(=4\) must be a positive odd number"),
         (lambda x: box_filter(x, -3), r"`size` \(=-3\) must be a positive odd number"),
         (lambda x: dilated_filter(x, 3, 0), r"`dilation` \(=0\)"),
-        (lambda x: interpolated_filter(x, 1), r"`samples` \(=1\) must be a whole number, at least 2"),
+        (lambda x: interpolated_filter(x, 1), r"`samples` \(=1\) must be at least 2"),
         (lambda x: interpolated_filter(x, 3, 0.5), r"`size` \(=0.5\) must be more than 1"),
         (lambda x: random_deformable_filter(x, 3, -1.0), r"`reach` \(=-1.0\) must be finite and at least 0"),
         (lambda x: tangent_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
         (lambda x: tangent_filter(x, stencil="star"), r"`stencil` \(='star'\) must be one of 'polar'"),
-        (lambda x: tangent_filter(x, samples=0), r"`k` \(=0\)"),
+        (lambda x: tangent_filter(x, samples=0), r"`samples` \(=0\)"),
         (lambda x: geodesic_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
         (lambda x: geodesic_filter(x, steps=0), r"`steps` \(=0\) must be at least 1"),
         (
@@ -307,7 +307,7 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: geodesic_filter(x, metric=lambda image: image), "`metric` must be a Metric, got Tensor"),
         (lambda x: tangent_filter(x, stencil=None), "`stencil` must be a name or a Stencil, got NoneType"),
         (lambda x: box_filter(x, channel_axis="c"), r"`channel_axis` \(='c'\) is not an axis"),
-        (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be more than 1"),
+        (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be positive"),
         (lambda x: random_deformable_filter(x, 3, "far"), r"`reach` \(='far'\) must be finite"),
         (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be a whole number"),
         (lambda x: random_deformable_filter(x, 3, seed=2**70), r"`seed` \(=1180591620717411303424\)"),
@@ -398,3 +398,23 @@ def test_the_papers_denoising_numbers_are_reproduced(cameraman, filter, expected
     options = {} if filter is PAPER["noisy"][0] else {"padding_mode": "zeros"}
     psnr = metrics.peak_signal_noise_ratio(cameraman.numpy(), filter(noisy, **options).numpy(), data_range=1)
     assert psnr == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("filtered", [tangent_filter, geodesic_filter])
+def test_a_metric_from_a_function_is_checked_too(filtered):
+    negative = mc.Riemannian.isotropic(1.0).map(lambda t: -t.expand(1, 1, 3, 20, 24))
+    with pytest.raises(ValueError, match="`metric` must be positive"):
+        filtered(np.random.default_rng(0).random((20, 24)), 3, lambda x: negative)
+
+
+@pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
+@pytest.mark.parametrize("unit", [2.0**-90, 2.0**-40, 2.0**60, 2.0**110])
+def test_edges_are_found_in_any_unit(metric, unit):
+    image = np.random.default_rng(0).random((20, 24)).astype(np.float32)
+    found = tangent_filter(image * np.float32(unit), 5, metric) / np.float32(unit)
+    np.testing.assert_allclose(found, tangent_filter(image, 5, metric), rtol=1e-5)
+
+
+def test_one_sample_is_no_ball():
+    with pytest.raises(ValueError, match=r"`samples` \(=1\) must be at least 2"):
+        tangent_filter(np.zeros((8, 8)), 1)

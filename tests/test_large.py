@@ -184,3 +184,11 @@ def test_tiles_are_computed_by_other_processes_as_on_a_cluster():
     tiled = large.tangent_filter(da.from_array(image, chunks=20), samples=3)
     found = tiled.compute(scheduler="processes", num_workers=2)
     assert np.abs(found - filters.tangent_filter(image, samples=3)).max() < 1e-6
+
+
+@pytest.mark.parametrize(("mode", "own"), [("circular", "border"), ("reflect", "circular")])
+def test_tiles_go_round_for_the_filter_and_its_metric_or_for_neither(image, mode, own):
+    with pytest.raises(ValueError, match=rf"`padding_mode` \(='{mode}'\) must be circular where"):
+        large.tangent_filter(
+            da.from_array(image, chunks=16), metric=partial(gradient_metric, padding_mode=own), padding_mode=mode
+        )

@@ -177,7 +177,7 @@ def test_to_converts_a_stencil():
         (lambda: onion(-3), r"`k` \(=-3\) must be at least 1"),
         (lambda: onion(2.5), r"`k` \(=2.5\) must be an int"),
         (lambda: square_onion((3, 2)), r"`kernel_size` \(=\(3, 2\)\) must be odd"),
-        (lambda: polar(0), r"`k` \(=0\) must be at least 1"),
+        (lambda: polar(1), r"`k` \(=1\) must be at least 2"),
         (lambda: polar(3, 1), r"`k` \(=3\) must be even"),
         (lambda: square_onion(3, spacing=0), r"`spacing` \(=0\) must be at least 1"),
         (lambda: polar(3, 4), r"`dim` \(=4\) must be 1, 2 or 3"),

@@ -11,11 +11,35 @@ from torch import Tensor
 def tuple_of(value: int | Sequence[int], dim: int, name: str, *, minimum: int) -> tuple[int, ...]:
     """Turn an int, or one int an axis, into a tuple of ``dim`` ints that are at least ``minimum``."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * dim
-    if len(values) != dim or not all(isinstance(v, int) for v in values):
-        raise ValueError(f"`{name}` (={value!r}) must be an int or {dim} ints, one for each spatial axis")
+    several = f" or {dim} ints, one for each spatial axis" if dim > 1 else ""
+    if len(values) != dim or not all(map(is_whole, values)):
+        raise ValueError(f"`{name}` (={value!r}) must be an int{several}")
     if any(v < minimum for v in values):
-        raise ValueError(f"`{name}` (={value!r}) must be at least {minimum} along every axis")
-    return values
+        raise ValueError(f"`{name}` (={value!r}) must be at least {minimum}" + " along every axis" * (dim > 1))
+    return tuple(int(v) for v in values)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a number is an int, or NumPy's."""
+    return isinstance(value, numbers.Integral)
+
+
+def whole(value: int, name: str, *, minimum: int) -> int:
+    """Return an int that is at least ``minimum``."""
+    return tuple_of(value, 1, name, minimum=minimum)[0]
+
+
+def share(value: object, name: str) -> None:
+    """Refuse what is no number in (0, 1]."""
+    if not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"`{name}` (={value!r}) must be in (0, 1]")
+
+
+def positive(value: object, name: str) -> float:
+    """Return a positive and finite number."""
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
+    return float(value)
 
 
 def one_of(value: str, choices: Iterable[str], name: str) -> str:

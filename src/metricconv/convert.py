@@ -44,14 +44,14 @@ def convert(
     With the default ``init="identity"`` the converted network gives the original's outputs at first.
 
     Args:
-        model: any module; with ``inplace=False`` it is copied and left as it is. The swapped layers hold the very
-            Parameters of the convolutions they replace.
+        model: any module. It is copied, weights and all, and left as it is; with ``inplace=True`` it is converted
+            itself, and the swapped layers hold the very Parameters of the convolutions they replace.
         select: which convolutions: a glob or several over module names ("layer4.*"), a predicate ``(name, conv)``, or a
             preset: "all" odd kernels wider than 1; "last_stage" of the network; "paper": the 3×3 convolutions of a
             ResNet's layer2 to layer4, with layer4 kept at stride 1 and dilated by 2 after its first block, as in the
             published experiments (this changes the outputs).
         to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
-        report: called with one line for each convolution looked at, for example ``print``.
+        report: called with one line for each 2-D convolution looked at, for example ``print``.
         **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
@@ -72,11 +72,10 @@ def convert(
         if report is not None:
             for line in plan:
                 report(str(line))
-        swapped = {id(c.conv): to.from_conv(c.conv, **geometry) for c in plan if not c.reason}
+        swapped = {id(c.conv): _swapped(c, to, geometry) for c in plan if not c.reason}
         if not swapped:
-            raise ValueError(
-                f"`select` (={select!r}) swaps no convolution of {type(model).__name__}; see `report=print`"
-            )
+            found = f"{len(plan)} of its {len(convs)} nn.Conv2d were looked at; `report=print` tells why they stay"
+            raise ValueError(f"`select` (={select!r}) swaps no convolution of {type(model).__name__}: {found}")
     except BaseException:  # a model that is not converted is left as it was
         for conv, setting in zip(convs, settings, strict=True):
             conv.stride, conv.dilation, conv.padding = setting
@@ -88,6 +87,13 @@ def convert(
             if id(child) in swapped:
                 setattr(parent, name, swapped[id(child)])
     return model
+
+
+def _swapped(chosen: Conversion, to: type[AdaptiveConv], geometry: dict[str, Any]) -> AdaptiveConv:
+    try:
+        return to.from_conv(chosen.conv, **geometry)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"layer {chosen.name!r}: {error}") from error
 
 
 def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion]:
@@ -105,7 +111,8 @@ def _reason_to_stay(conv: nn.Conv2d) -> str:
         return "stays: a 1×1 kernel has no neighbours"
     if any(k % 2 == 0 for k in conv.kernel_size):
         return "stays: an even kernel has no centre"
-    if nn.utils.parametrize.is_parametrized(conv) or conv._forward_pre_hooks or conv._forward_hooks:
+    hooked = any(value for name, value in vars(conv).items() if name.endswith("_hooks"))
+    if hooked or nn.utils.parametrize.is_parametrized(conv):
         return "stays: it is parametrised or hooked, which a swap would lose"
     return ""
 

@@ -145,8 +145,7 @@ def random_deformable_filter(
     """
     _odd(size, "size")
     reach = size / 2 if reach is None else reach
-    if not isinstance(reach, int | float) or not 0 <= reach < math.inf:
-        raise ValueError(f"`reach` (={reach!r}) must be finite and at least 0")
+    _checks.not_negative(reach, "reach")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
         raise ValueError(f"`seed` (={seed!r}) must be a whole number of 64 bits")
 
@@ -206,8 +205,8 @@ def tangent_filter(
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
-    if isinstance(metric, Metric):
-        check_positive(metric)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
     balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
 
     def mean(x: Tensor) -> Tensor:
@@ -250,7 +249,6 @@ def geodesic_filter(
     mode = "circular" if padding_mode == "circular" else "border"
 
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
-        check_positive(field)
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
     balls_of = _balls(make, samples, metric, stencil, padding_mode)
@@ -273,6 +271,7 @@ def _balls(
     """Return how an image becomes the balls of its metric."""
     if isinstance(stencil, str):
         _checks.one_of(stencil, STENCILS, "stencil")
+        samples = _checks.whole(samples, "samples", minimum=2 if stencil == "polar" else 1)
     elif not isinstance(stencil, Stencil):
         raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     if isinstance(metric, str):
@@ -289,6 +288,8 @@ def _balls(
         else:
             field = metric(x)
         _checks.instance_of(field, Metric, "metric")
+        if not isinstance(metric, str):
+            check_positive(field)
         size = tuple(x.shape[2:])
         if field.dim == len(size) and any(n not in (1, m) for n, m in zip(field.spatial, size, strict=True)):
             raise ValueError(f"`metric` has spatial size {tuple(field.spatial)}; that of `image` is {size}")
@@ -404,7 +405,7 @@ def _to_field(values: Tensor, channel_axis: int | None) -> Tensor:
 def _check_axes(shape: tuple[int, ...], channel_axis: int | None) -> None:
     """Refuse what is neither an image nor a volume."""
     axes = len(shape)
-    if channel_axis is not None and (not isinstance(channel_axis, int) or not -axes <= channel_axis < axes):
+    if channel_axis is not None and (not _checks.is_whole(channel_axis) or not -axes <= channel_axis < axes):
         raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {shape}")
     if axes - (channel_axis is not None) not in (2, 3) or not math.prod(shape):
         raise ValueError(
@@ -422,12 +423,11 @@ def _centring(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_box(samples: int, size: float) -> None:
-    if not isinstance(samples, int) or samples < 2:
-        raise ValueError(f"`samples` (={samples!r}) must be a whole number, at least 2")
-    if not isinstance(size, int | float) or not 1 < size < math.inf:
-        raise ValueError(f"`size` (={size!r}) must be more than 1 and finite")
+    _checks.whole(samples, "samples", minimum=2)
+    if _checks.positive(size, "size") <= 1:
+        raise ValueError(f"`size` (={size!r}) must be more than 1")
 
 
 def _odd(value: int, name: str) -> None:
-    if not isinstance(value, int) or value < 1 or value % 2 == 0:
+    if not _checks.is_whole(value) or value < 1 or value % 2 == 0:
         raise ValueError(f"`{name}` (={value!r}) must be a positive odd number, so that there is a central pixel")

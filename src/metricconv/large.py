@@ -57,7 +57,7 @@ def dilated_filter(
 ) -> da.Array:
     """Take the mean of size^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
     filters._odd(size, "size")
-    (dilation,) = _checks.tuple_of(dilation, 1, "dilation", minimum=1)
+    dilation = _checks.whole(dilation, "dilation", minimum=1)
     halo = dilation * (size // 2)
     return _filtered(image, filters.dilated_filter, halo, channel_axis, padding_mode, size=size, dilation=dilation)
 
@@ -123,9 +123,9 @@ def geodesic_filter(
         image, samples, metric, stencil, centre, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
         steps, smooth: as in ``metricconv.GeodesicBall``.
     """
-    (smooth,) = _checks.tuple_of(smooth, 1, "smooth", minimum=0)
+    smooth = _checks.whole(smooth, "smooth", minimum=0)
     if steps is not None:
-        (steps,) = _checks.tuple_of(steps, 1, "steps", minimum=1)
+        steps = _checks.whole(steps, "steps", minimum=1)
     read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
     # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
     # Only the parabola of a first and only step may lie outside, by an eighth.
@@ -169,6 +169,11 @@ class _Reading:
         bound.apply_defaults()
         knobs = bound.arguments
         mode = knobs["padding_mode"]
+        if (mode == "circular") != (padding_mode == "circular"):
+            raise ValueError(
+                f"`padding_mode` (={padding_mode!r}) must be circular where that of `metric` (={mode!r}) is, and only "
+                f"there: give it to the metric too, as in partial({function.__name__}, padding_mode={padding_mode!r})"
+            )
         if function is structure_metric:
             scales = {"noise_scale": knobs["noise_scale"], "integration_scale": knobs["integration_scale"]}
             reach = sum(gradient_reach(scale) for scale in scales.values())

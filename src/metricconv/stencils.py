@@ -72,7 +72,7 @@ def polar(k: int, dim: int = 2) -> Stencil:
     >>> polar(2).radii.tolist()
     [0.5, 0.5, 1.0, 1.0]
     """
-    _checks.tuple_of(k, 1, "k", minimum=1)
+    k = _checks.whole(k, "k", minimum=2)  # a single direction would be no ball but a shift
     if dim == 1:
         if k % 2:
             raise ValueError(f"`k` (={k}) must be even for a polar stencil in 1-D: as many samples on either side")
@@ -98,7 +98,7 @@ def onion(k: int, dim: int = 2) -> Stencil:
     >>> onion(3).radii.tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     """
-    (half,) = _halves(k, 1, "k")
+    (half,), dim = _halves(k, 1, "k"), _checks.whole(dim, "dim", minimum=1)
     cells = list(itertools.product(range(-half, half + 1), repeat=dim))
     rings = [max(map(abs, c)) for c in cells]
     directions = [
@@ -119,7 +119,7 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
     >>> (s.radii[:, None] * s.directions).round().int().tolist()[:3]
     [[-1, -1], [-1, 0], [-1, 1]]
     """
-    dim = dim if isinstance(kernel_size, int) else len(kernel_size)
+    dim = len(kernel_size) if isinstance(kernel_size, Sequence) else _checks.whole(dim, "dim", minimum=1)
     halves = _halves(kernel_size, dim, "kernel_size")
     steps = _checks.tuple_of(spacing, dim, "spacing", minimum=1)
     cells = list(itertools.product(*(range(-h * s, h * s + 1, s) for h, s in zip(halves, steps, strict=True))))

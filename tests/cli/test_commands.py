@@ -11,6 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import skimage
+import torch
 import typer
 
 from metricconv import filters
@@ -78,6 +79,36 @@ def test_opacity_is_left_alone(tmp_path):
     assert np.array_equal(images.read(tmp_path / "b.png").opacity, opacity)
 
 
+def test_a_pgm_is_measured_against_its_own_range(capsys):
+    pixels = np.random.default_rng(0).integers(0, 65535, (16, 16), dtype=np.uint16)
+    images.write(Path("p.pgm"), images.Picture(pixels))
+    images.write(Path("p.png"), images.Picture(pixels))
+    for name in ("p.pgm", "p.png"):
+        assert run(["compare", name, "-k", "3", "--csv", f"{name}.csv", "-o", f"{name}.svg"]) == 0
+    deep, other = (Path(f"{name}.csv").read_text(encoding="utf-8") for name in ("p.pgm", "p.png"))
+    rows = [[row["psnr"] for row in csv.DictReader(text.splitlines())] for text in (deep, other)]
+    assert rows[0] == rows[1]
+
+
+def test_a_result_that_is_not_finite_is_not_written(photo, monkeypatch, capsys):
+    monkeypatch.setattr(filters, "box_filter", lambda image, size, **options: np.full(image.shape, np.nan))
+    fails(["filter", photo, "out.png", "-m", "box"], capsys, "photo.png: the result is not finite")
+    np.save("a.npy", np.zeros((40, 40), np.uint8))
+    fails(["filter", "a.npy", "out.npy", "-m", "box", "--tile", "16"], capsys, "a.npy: the result is not finite")
+    assert not Path("out.png").exists() and not Path("out.npy").exists()
+
+
+def test_want_of_memory_is_one_line(photo, monkeypatch, capsys):
+    monkeypatch.setattr(filters, "box_filter", lambda *args, **options: torch.empty(2**50))
+    fails(["filter", photo, "out.png", "-m", "box"], capsys, "not enough memory")
+
+
+def test_a_link_to_nothing_is_not_replaced(photo, capsys):
+    Path("link.png").symlink_to("nowhere.png")
+    fails(["filter", photo, "link.png", "-m", "box", "-k", "3"], capsys, "link.png: exists", "--force")
+    assert Path("link.png").is_symlink()
+
+
 def test_volumes_of_floats_go_through(tmp_path):
     volume = np.random.default_rng(0).random((5, 6, 7)).astype(np.float32)
     np.save("v.npy", volume)
@@ -135,6 +166,18 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
         (["filter", "photo.png", ".", "--force"], ["is a folder"]),
         (["filter", "photo.png", "photo.png/out.png"], ["photo.png is not a folder that can be written to"]),
+        (["filter", "", "out"], ["an argument is empty"]),
+        (["filter", "other.npy", "photo.zarr", "--force"], ["photo.zarr: is a file; a .zarr is a folder"]),
+        (["filter", "photo.png", "out.pgm"], ["out.pgm: .pgm cannot hold 3 channels; choose one of .png"]),
+        (["filter", "bright.npy", "out.png"], ["out.png: .png cannot hold floats from 0 to 255 (of 0 to 1)"]),
+        (
+            ["filter", "photo.png", "out.png", "-m", "box", "--size", "3000001"],
+            ["--size 3000001: must be at most 48, as photo.png has 36 × 48 pixels"],
+        ),
+        (["filter", "photo.png", "out.png", "-m", "interpolated", "-k", "5", "--size", "1e300"], ["at most 48"]),
+        (["filter", "photo.png", "out.png", "-m", "dilated", "--dilation", "9" * 20], ["--dilation", "at most 48"]),
+        (["filter", "other.npy", "out.npy", "-m", "box", "--size", "5", "--tile", "16"], ["--size 5", "at most 3"]),
+        (["explore", "--checkpoint", "."], ["--checkpoint .: is a folder"]),
         (["balls", "endless.npy"], ["not finite"]),
         (["balls", "photo.png", "--at", "3"], ["--at 3", "Y,X"]),
         (["balls", "photo.png", "--at", "36,3"], ["outside the image, which is 36 high and 48 wide"]),
@@ -162,6 +205,8 @@ def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys
     np.save("other.npy", np.zeros((3, 3)))
     np.save("endless.npy", np.full((9, 9), np.inf))
     np.save("wide.npy", np.zeros((9, 9), np.longdouble))
+    np.save("bright.npy", np.arange(256, dtype=np.float32).reshape(16, 16))
+    Path("photo.zarr").write_bytes(b"no folder")
     before = sorted(Path.cwd().iterdir())
     fails(arguments, capsys, *words)
     assert sorted(Path.cwd().iterdir()) == before
@@ -177,7 +222,7 @@ def test_where_nothing_can_be_written_is_said_before_anything_is_computed(photo,
 
 def test_a_wrong_option_is_exit_code_two(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
-    wrong = {"-k": "102", "--scale": "101", "--steps": "101", "--seed": "-1", "--alpha": "1e30"}
+    wrong = {"-k": "102", "--scale": "101", "--steps": "101", "--seed": "-1", "--alpha": "1e30", "--iota": "1e39"}
     for option, value in wrong.items():
         assert run(["filter", photo, "out.png", option, value]) == 2, option
     assert run(["compare", photo, "--noise", "inf"]) == 2

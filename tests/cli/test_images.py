@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tifffile
+from PIL import ImageCms
 
 from metricconv.cli import images
 from metricconv.cli.errors import UserError
@@ -63,15 +64,16 @@ def test_a_volume_survives_a_tiff(tmp_path):
     assert back.channel_axis is None and np.array_equal(back.pixels, volume)
 
 
-def test_the_colour_profile_is_kept(tmp_path):
-    profile = PIL.Image.new("RGB", (4, 4))
-    from PIL import ImageCms
-
-    data = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    profile.save(tmp_path / "a.png", icc_profile=data)
-    images.write(tmp_path / "b.png", images.read(tmp_path / "a.png"))
-    with PIL.Image.open(tmp_path / "b.png") as back:
-        assert back.info["icc_profile"] == data
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_the_colour_profile_is_kept(tmp_path, suffix, dtype, shape):
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for opacity in (None, random((9, 7), dtype)):
+        picture = images.Picture(random(shape, dtype), None if len(shape) == 2 else -1, opacity, profile)
+        images.write(tmp_path / f"a{suffix}", picture, force=True)
+        back = images.read(tmp_path / f"a{suffix}")
+        assert back.profile == profile and np.array_equal(back.pixels, picture.pixels)
 
 
 def test_a_turned_photograph_comes_upright(tmp_path):
@@ -79,6 +81,67 @@ def test_a_turned_photograph_comes_upright(tmp_path):
     exif[0x0112] = 6  # turn right to see it upright
     PIL.Image.new("L", (8, 4)).save(tmp_path / "a.jpg", exif=exif)
     assert images.read(tmp_path / "a.jpg").pixels.shape == (8, 4)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (4, 8, 3)])
+def test_a_turned_picture_of_sixteen_bits_comes_upright(tmp_path, shape):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    pixels = random(shape, np.uint16)
+    data = b"eXIf" + exif.tobytes()[6:]  # past the marker of a JPEG
+    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    encoded = imagecodecs.png_encode(pixels)
+    (tmp_path / "a.png").write_bytes(encoded[:33] + chunk + encoded[33:])
+    assert np.array_equal(images.read(tmp_path / "a.png").pixels, np.rot90(pixels, -1))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (6, 6, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_colour_that_stands_for_nothing_is_opacity(tmp_path, shape, dtype):
+    pixels = random(shape, dtype)
+    data = b"tRNS" + np.array(pixels[2, 3], ">u2").tobytes()
+    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    encoded = imagecodecs.png_encode(pixels)
+    (tmp_path / "a.png").write_bytes(encoded[:33] + chunk + encoded[33:])
+    found = images.read(tmp_path / "a.png")
+    same = pixels == pixels[2, 3] if len(shape) == 2 else (pixels == pixels[2, 3]).all(-1)
+    assert np.array_equal(found.pixels, pixels)
+    assert np.array_equal(found.opacity, np.where(same, 0, np.iinfo(dtype).max))
+
+
+def test_a_grey_gif_keeps_its_opacity(tmp_path):
+    pixels = random((6, 6), np.uint8)
+    PIL.Image.fromarray(pixels).save(tmp_path / "a.gif", transparency=int(pixels[2, 3]))
+    assert images.read(tmp_path / "a.gif").opacity[2, 3] == 0
+
+
+def test_a_profile_of_inks_does_not_follow_rgb(tmp_path):
+    PIL.Image.new("CMYK", (8, 8)).save(tmp_path / "a.jpg", icc_profile=b"of inks")
+    found = images.read(tmp_path / "a.jpg")
+    assert found.pixels.shape == (8, 8, 3) and found.profile is None
+
+
+def test_a_pgm_has_sixteen_bits(tmp_path):
+    pixels = random((6, 7), np.uint16)
+    (tmp_path / "a.pgm").write_bytes(b"P5 7 6 65535\n" + pixels.astype(">u2").tobytes())
+    found = images.read(tmp_path / "a.pgm")
+    assert found.pixels.dtype == np.uint16 and np.array_equal(found.pixels, pixels)
+    images.write(tmp_path / "b.pgm", found)
+    assert (tmp_path / "b.pgm").read_bytes().split()[:4] == [b"P5", b"7", b"6", b"65535"]
+    assert np.array_equal(images.read(tmp_path / "b.pgm").pixels, pixels)
+
+
+@pytest.mark.parametrize(("suffix", "shape", "magic"), [(".pgm", (6, 7), b"P5"), (".ppm", (6, 7, 3), b"P6")])
+def test_eight_bits_survive_a_netpbm(tmp_path, suffix, shape, magic):
+    images.write(tmp_path / f"a{suffix}", images.Picture(random(shape, np.uint8), None if len(shape) == 2 else -1))
+    assert (tmp_path / f"a{suffix}").read_bytes()[:2] == magic
+    assert np.array_equal(images.read(tmp_path / f"a{suffix}").pixels, random(shape, np.uint8))
+
+
+def test_colours_of_sixteen_bits_are_not_cut_to_eight(tmp_path):
+    (tmp_path / "a.ppm").write_bytes(b"P6 7 6 65535\n" + bytes(7 * 6 * 6))
+    with pytest.raises(UserError, match=r"a\.ppm: 16 bits"):
+        images.read(tmp_path / "a.ppm")
 
 
 def test_palettes_become_colours(tmp_path):
@@ -160,11 +223,16 @@ def test_an_animation_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "picture", "message"),
     [
-        ("a.jpg", images.Picture(np.zeros((4, 4), np.uint16)), "holds 8 bits"),
+        ("a.jpg", images.Picture(np.zeros((4, 4), np.uint16)), "cannot hold uint16; choose one of .png"),
         ("a.jpg", images.Picture(np.zeros((4, 4), np.uint8), None, np.zeros((4, 4), np.uint8)), "opacity"),
-        ("a.png", images.Picture(np.zeros((4, 4, 4), np.uint8)), "a volume fits"),
+        ("a.png", images.Picture(np.zeros((4, 4, 4), np.uint8)), "cannot hold a volume"),
         ("a.png", images.Picture(np.zeros((4, 4, 5), np.uint8), -1), "5 channels"),
         ("a.png", images.Picture(np.zeros((4, 4), np.int32)), "cannot hold int32"),
+        ("a.npy", images.Picture(np.zeros((4, 4), np.uint8), None, np.zeros((4, 4), np.uint8)), "opacity"),
+        ("a.pgm", images.Picture(np.zeros((4, 4, 3), np.uint8), -1), "3 channels; choose one of .png"),
+        ("a.ppm", images.Picture(np.zeros((4, 4), np.uint8)), "1 channel; choose one of .png"),
+        ("a.png", images.Picture(np.full((4, 4), 1.01)), "floats from 1.01 to 1.01 .* choose one of .tif"),
+        ("a.jpg", images.Picture(np.linspace(-1, 1, 16).reshape(4, 4)), "floats from -1 to 1 "),
         ("a.gif", images.Picture(np.zeros((4, 4), np.uint8)), "cannot write .gif"),
     ],
 )
@@ -172,6 +240,11 @@ def test_what_a_format_cannot_hold_is_said(tmp_path, name, picture, message):
     with pytest.raises(UserError, match=message):
         images.write(tmp_path / name, picture)
     assert not list(tmp_path.iterdir())
+
+
+def test_floats_that_round_to_the_range_fit_it(tmp_path):
+    images.write(tmp_path / "a.png", images.Picture(np.array([[-0.001, 0.5], [1.0, 1.001]])))
+    assert images.read(tmp_path / "a.png").pixels.tolist() == [[0, 128], [255, 255]]
 
 
 def test_floats_become_integers_of_the_depth_they_had():

@@ -82,6 +82,7 @@ def test_a_zarr_needs_no_option(pixels):
         (["filter", "in.zarr", "there.zarr"], "there.zarr: exists"),
         (["filter", "broken.zarr", "out.zarr"], "cannot be read in tiles"),
         (["filter", "wide.zarr", "out.zarr"], "more than 1 GB"),
+        (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: of no use with tiles"),
         (["filter", "photo.png", "out.zarr"], "tiles are read from .zarr"),
         (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input in.zarr"),
     ],
@@ -97,6 +98,17 @@ def test_mistakes_are_one_line(pixels, arguments, words, capsys):
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error and words in error
     assert not Path("out.zarr").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_the_name_of_the_file(value, capsys):
+    floats = np.zeros((70, 90), np.float32)
+    floats[60, 80] = value
+    np.save("in.npy", floats)
+    for method in ("box", "tangent"):
+        assert run(["filter", "in.npy", "out.npy", "-m", method, "-k", "3", "--tile", "32"]) == 1
+        assert capsys.readouterr().err.strip() == "error: in.npy: holds numbers that are not finite"
+    assert not Path("out.npy").exists()
 
 
 def test_force_replaces_a_whole_store(pixels):

@@ -51,6 +51,27 @@ def test_download_fills_the_first_root(tmp_path):
     with pytest.raises(data.MissingData, match="--download"):
         data.find(toy, tmp_path / "root")
     assert data.find(toy, tmp_path / "root", download=True).read_text() == "hello"
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["toy.txt"]
+
+
+def test_a_download_that_was_cut_short_is_fetched_again(tmp_path):
+    """As torchvision's are, which are unpacked where they are downloaded to."""
+    interrupted = [True, False]
+
+    def unpack(path):
+        path.mkdir(parents=True)
+        (path / "a").touch()
+        if interrupted.pop(0):
+            raise KeyboardInterrupt
+        (path / "b").touch()
+
+    toy = data.Dataset("toy", ("Toy/raw",), "put it there", unpack)
+    with pytest.raises(KeyboardInterrupt):
+        data.find(toy, tmp_path / "root", download=True)
+    assert not (tmp_path / "root/Toy/raw").exists()
+    found = data.find(toy, tmp_path / "root", download=True)
+    assert found == tmp_path / "root/Toy/raw" and sorted(path.name for path in found.iterdir()) == ["a", "b"]
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["Toy"]
 
 
 def test_a_file_with_another_digest_or_none_is_not_left_behind(tmp_path):
@@ -100,8 +121,8 @@ def test_digests_follow_names_contents_and_pixels(tmp_path):
     for name in ("a.png", "a.bmp"):
         Image.fromarray(pixels).save(tmp_path / name)
     Image.fromarray(pixels.reshape(4, 3)).save(tmp_path / "b.png")
-    assert data.pixels_digest(tmp_path / "a.png") == data.pixels_digest(tmp_path / "a.bmp")
-    assert data.pixels_digest(tmp_path / "a.png") != data.pixels_digest(tmp_path / "b.png")
+    first, same, other = (data.pixels_digest(data.open_grey(tmp_path / name)) for name in ("a.png", "a.bmp", "b.png"))
+    assert first == same != other
 
 
 def test_pictures_become_grey_and_take_the_size_that_is_asked_for(tmp_path):

@@ -1,5 +1,8 @@
 """Tables of results: rows that are never computed twice, and Markdown that reads as such."""
 
+import multiprocessing
+import os
+
 import pytest
 
 from metricconv.experiments import results
@@ -36,10 +39,57 @@ def test_a_spent_budget_ends_the_rows_and_says_how_many_are_left(tmp_path, capsy
     assert "4 rows to go" in capsys.readouterr().err
 
 
+def test_a_setting_that_is_asked_for_twice_is_run_once(tmp_path):
+    table = Results(tmp_path / "table.csv", ["k"], [])
+    assert list(table.pending([{"k": 5}, {"k": 11}, {"k": 5}])) == [{"k": 5}, {"k": 11}]
+
+
+def _add(path, barrier, ks):
+    table = Results(path, ["k"], ["mse"])
+    barrier.wait()
+    for k in ks:
+        table.add({"k": k}, {"mse": 0.1}, 0)
+
+
+def test_processes_that_add_to_one_table_lose_no_row(tmp_path):
+    path, context = tmp_path / "table.csv", multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    parts = [range(n, 60, 2) for n in range(2)]
+    processes = [context.Process(target=_add, args=(path, barrier, part)) for part in parts]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert sorted(int(row["k"]) for row in Results(path, ["k"], ["mse"]).rows) == list(range(60))
+
+
+def test_a_row_that_another_process_added_meanwhile_is_not_there_twice(tmp_path):
+    tables = [Results(tmp_path / "table.csv", ["k"], ["mse"]) for _ in range(2)]
+    for mse, table in enumerate(tables):
+        table.add({"k": 5}, {"mse": mse}, 0)
+    (row,) = Results(tmp_path / "table.csv", ["k"], ["mse"]).rows
+    assert row["mse"] == "1"
+
+
+def _die_in(path):
+    with results.locked(path):
+        os._exit(9)
+
+
+def test_a_lock_does_not_outlive_its_process(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=_die_in, args=(tmp_path / "table.csv",))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 9
+    Results(tmp_path / "table.csv", ["k"], ["mse"]).add({"k": 5}, {"mse": 0.1}, 0)
+
+
 def test_a_table_of_something_else_and_a_column_too_many_are_refused(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"lacks the columns \['k'\]"):
+    with pytest.raises(ValueError, match=r"other\.csv is a table of something else.*lacks columns: 'k'$"):
         Results(tmp_path / "other.csv", ["k"], [])
+    with pytest.raises(ValueError, match=r"other\.csv is a table of something else.*has unknown columns: 'b'$"):
+        Results(tmp_path / "other.csv", ["a"], [])
     with pytest.raises(ValueError, match=r"\['psnr'\] are not columns"):
         Results(tmp_path / "table.csv", ["k"], ["mse"]).add({"k": 5}, {"psnr": 1.0}, 0)
 

@@ -70,7 +70,7 @@ def test_the_range_test_leaves_the_module_alone_and_suggests_a_rate_that_trains(
     module, x = Line(lr=1.0), torch.randn(2000, 3)
     loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=500)
     before = module.layer.weight.clone()
-    test = lr_range.range_test(module, loader, 1e-5, 100.0, steps=60, folder=tmp_path, accelerator="cpu")
+    test = lr_range.range_test(module, loader, 1e-5, 100.0, steps=60, accelerator="cpu")
     assert torch.equal(before, module.layer.weight)
     assert 1e-3 < test.suggestion < 1
     assert len(test.rates) == len(test.losses) < 60  # it stopped where the loss exploded
@@ -79,10 +79,10 @@ def test_the_range_test_leaves_the_module_alone_and_suggests_a_rate_that_trains(
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["lr_range.csv", "lr_range.png"]
 
 
-def test_a_range_that_is_none_is_refused(tmp_path, loader):
+def test_a_range_that_is_none_is_refused(loader):
     with pytest.raises(ValueError, match=r"`low` \(=1\) and `high` \(=1\)"):
-        lr_range.range_test(Line(), loader, 1, 1, folder=tmp_path)
+        lr_range.range_test(Line(), loader, 1, 1)
     with pytest.raises(ValueError, match=r"`steps` \(=2\)"):
-        lr_range.range_test(Line(), loader, 1, 2, steps=2, folder=tmp_path)
+        lr_range.range_test(Line(), loader, 1, 2, steps=2)
     with pytest.raises(ValueError, match="too few"):
         lr_range.RangeTest([1.0, 2.0], [1.0, 2.0]).suggestion  # noqa: B018

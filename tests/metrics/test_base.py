@@ -285,3 +285,9 @@ def test_isotropic_refuses_a_radius_that_is_not_positive(kind, radius):
 def test_random_metrics_of_the_tests_are_positive(kind):
     assert riemannian(3, 20, 2).is_positive().all()
     torch.testing.assert_close(randers(3, 20).asymmetry, torch.full((20, 1, 1, 1, 1), 0.6).double())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 1, 1), (1, 1, 1, 1, 1), (2,)])
+def test_vectors_have_as_many_components_as_the_metric_has_axes(kind, shape):
+    with pytest.raises(ValueError, match="vectors must have 2 components"):
+        make_metric(kind, 2).norm(torch.ones(shape))

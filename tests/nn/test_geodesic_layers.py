@@ -19,7 +19,6 @@ CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv
         {"kernel_size": 5, "padding": 4, "dilation": 2},
         {"kernel_size": (3, 5), "dilation": (2, 1), "groups": 6},
         {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
-        {"kernel_size": 1},
     ],
 )
 def test_a_geodesic_layer_starts_equal_to_the_convolution_it_comes_from(options):

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -241,7 +242,6 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
         adaptive = layer(4, 6, 3, padding=1, **options)
     assert adaptive(torch.empty(2, 4, 8, 7, device="meta")).shape == (2, 6, 8, 7)
     adaptive = adaptive.to_empty(device="cpu")
-    adaptive.geometry_gain.fill_(1.0)
     adaptive.reset_parameters()
     x = torch.randn(1, 4, 8, 7)
     expected = nn.functional.conv2d(x, adaptive.weight, adaptive.bias, padding=1)
@@ -251,3 +251,69 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
 def test_printing_a_layer_says_what_is_unusual():
     text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
     assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text
+
+
+def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_given_where_one_lacks_it():
+    trained, other = (stir(MetricConv2d(4, 6, 3)) for _ in range(2))
+    mc.nn.set_geometry_gain(trained, 0.25)
+    other.load_state_dict(trained.state_dict())
+    x = torch.randn(1, 4, 8, 7)
+    torch.testing.assert_close(other(x), trained(x))
+    older = {name: value for name, value in trained.state_dict().items() if name != "geometry_gain"}
+    other.load_state_dict(older)
+    assert other.geometry_gain == 1
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_weights_are_loaded_into_a_layer_made_without_memory(assign):
+    trained = stir(MetricConv2d(4, 6, 3))
+    with torch.device("meta"):
+        layer = MetricConv2d(4, 6, 3)
+    layer = layer if assign else layer.to_empty(device="cpu")
+    layer.load_state_dict(trained.state_dict(), assign=assign)
+    x = torch.randn(1, 4, 8, 7)
+    torch.testing.assert_close(layer(x), trained(x))
+    assert nn.utils.skip_init(MetricConv2d, 4, 6, 3).weight.shape == (6, 4, 3, 3)
+
+
+def test_numpy_numbers_are_numbers():
+    three = np.int64(3)
+    assert MetricConv2d(np.int64(4), 6, three, padding=np.int64(1), radius=np.float32(2)).kernel_size == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"radius": 5.0}, r"`radius` \(=5.0\) is of predicted metrics"),
+        ({"metric_groups": 2}, r"`metric_groups` \(=2\) is of predicted"),
+        ({"parametrisation": "nonsense"}, r"`parametrisation` \(=nonsense\) is of predicted"),
+    ],
+)
+def test_options_of_a_predicted_metric_do_not_go_with_a_given_one(options, message):
+    with pytest.raises(ValueError, match=message):
+        MetricConv2d(4, 6, 3, metric=mc.Riemannian.isotropic(1.0), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": 2.0}, r"`groups` \(=2.0\) must be an int$"),
+        ({"dtype": "float32"}, "`dtype` \\(='float32'\\) must be a torch.dtype"),
+        ({"parametrisation": mc.metrics.Cholesky(dim=3)}, "must have 2 spatial axes"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_a_layer_is_made(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        MetricConv2d(4, 6, 3, **options)
+
+
+def test_a_computed_weight_cannot_be_shared():
+    with pytest.raises(TypeError, match="`conv` computes its weight"):
+        MetricConv2d.from_conv2d(nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3)))
+
+
+@pytest.mark.parametrize("ball", ["tangent", "geodesic"])
+def test_a_head_has_a_gradient_even_where_there_is_but_one_sample(ball):
+    layer = MetricConv2d(2, 3, 1, ball=ball)
+    layer(torch.randn(1, 2, 4, 4)).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())

@@ -1,5 +1,7 @@
 """Optimiser groups, the regulariser, the warm-up and looking at supports."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -101,12 +103,13 @@ def test_a_captured_network_trains_as_it_would_otherwise(half):
     x, losses = torch.randn(8, 3, 8, 8, device="cuda"), []
     for captured in (False, True):
         torch.manual_seed(0)
-        net = nn.Sequential(network(), nn.BatchNorm2d(2)).cuda().train()
+        net = nn.Sequential(network(), nn.BatchNorm2d(2), nn.BatchNorm2d(2).eval()).cuda()
         before = {name: value.clone() for name, value in net.state_dict().items()}
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             if captured:
                 capture(net, x)
+                assert net.training and not net[2].training
                 assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
             for _ in range(5):
                 loss = (net(x).float() - 1).square().mean()
@@ -115,3 +118,15 @@ def test_a_captured_network_trains_as_it_would_otherwise(half):
                 optimizer.step()
                 losses.append(loss.item())
     torch.testing.assert_close(losses[:5], losses[5:], rtol=0.02, atol=0.02)
+
+
+def test_recordings_may_be_nested_and_do_not_follow_a_copy():
+    net, x = network(), torch.randn(1, 3, 8, 8)
+    with record_supports(net) as outer:
+        with record_supports(net) as inner:
+            net(x)
+        assert outer["0"] is inner["0"]
+        twin = copy.deepcopy(net)
+        net(x)
+    assert outer["0"] is not inner["0"]
+    assert twin[0]._recorder is None and net[0]._recorder is None

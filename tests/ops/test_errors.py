@@ -42,7 +42,7 @@ def deformable(batch=1, groups=1, size=(1, 1)):
         ({"bias": field(5)}, ValueError, r"`bias` must be \(4,\), got shape \(5,\)"),
         ({"bias": field(4, 1)}, ValueError, r"`bias` must be \(4,\), got shape \(4, 1\)"),
         ({"groups": 4}, ValueError, r"`input channels` \(=6\) must be divisible by `groups` \(=4\)"),
-        ({"groups": 0}, ValueError, r"`input channels` \(=6\) must be divisible by `groups` \(=0\)"),
+        ({"groups": 0}, ValueError, r"`groups` \(=0\) must be at least 1"),
         ({"groups": 3}, ValueError, r"`output channels` \(=4\) must be divisible by `groups` \(=3\)"),
         ({"groups": 2}, ValueError, r"`weight` .*must have 3 input channels a group .*`groups` \(=2\)"),
         ({"stride": 0}, ValueError, r"`stride` \(=0\) must be at least 1"),
@@ -171,3 +171,18 @@ def test_auto_takes_the_first_backend_that_can(monkeypatch):
     chosen = functional.Backend(lambda problem: "chosen", lambda problem: None)
     monkeypatch.setattr(functional, "BACKENDS", {"chosen": chosen, "reference": functional.BACKENDS["reference"]})
     assert mc.support_conv(IMAGE, mc.Grid(3), WEIGHT) == "chosen"
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "modulation", "support"])
+def test_tensors_must_be_where_the_input_is(name):
+    where = dict.fromkeys(("weight", "bias", "modulation", "support"), "cpu") | {name: "meta"}
+    x, weight = torch.randn(1, 4, 5, 5), torch.randn(6, 4, 3, 3, device=where["weight"])
+    support = mc.Shifted(torch.zeros(1, 1, 2, 5, 5, device=where["support"]), 3)
+    bias, modulation = torch.randn(6, device=where["bias"]), torch.ones(1, 1, 9, 5, 5, device=where["modulation"])
+    with pytest.raises(ValueError, match=rf"`{name}.* is on meta, `input` on cpu"):
+        mc.support_conv(x, support, weight, bias, padding=1, modulation=modulation)
+
+
+def test_a_fraction_of_a_group_is_refused():
+    with pytest.raises(ValueError, match=r"`groups` \(=2.0\) must be an int"):
+        mc.support_conv(torch.randn(1, 4, 5, 5), mc.Grid(3), torch.randn(4, 2, 3, 3), groups=2.0)

@@ -232,3 +232,16 @@ def test_one_pixel_is_enough():
         **REFERENCE,
     )
     assert y.item() == 18
+
+
+def test_places_on_a_grid_are_as_precise_as_the_image():
+    x = torch.sin(torch.arange(6000, dtype=torch.float64)).expand(1, 1, 3, -1)
+    y = mc.support_conv(x, mc.Grid(3, spacing=0.4), torch.full((1, 1, 3, 3), 1 / 9).double(), backend="reference")
+    near, far = y[0, 0, 0, 10], y[0, 0, 0, 10 + 710 * 4]  # 710 is 226 turns, but for 6e-5
+
+    def mean(place):
+        left, here, right = (x[0, 0, 0, place + step] for step in (0, 1, 2))
+        return (here + 0.4 * (left + here * 0 + right) + 2 * 0.6 * here) / 3
+
+    torch.testing.assert_close(near, mean(10), rtol=0, atol=1e-7)
+    torch.testing.assert_close(far, mean(10 + 710 * 4), rtol=0, atol=1e-7)

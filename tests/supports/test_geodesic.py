@@ -318,3 +318,15 @@ def test_the_sphere_of_directions_is_used_in_3d():
     torch.testing.assert_close(
         mc.GeodesicBall(metric, stencil).offsets(), mc.TangentBall(metric, stencil).offsets(), atol=1e-13, rtol=0
     )
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_a_metric_that_broadcasts_is_the_same_all_along(backend):
+    torch.manual_seed(0)
+    strip = mc.Riemannian(torch.tensor([1.0, 0, 1]).view(1, 1, 3, 1, 1) * torch.rand(1, 1, 1, 12, 1).add(0.05))
+    whole = strip.map(lambda t: t.expand(1, 1, 3, 12, 10).contiguous())
+    x, w, stencil = torch.randn(1, 1, 12, 10), torch.randn(1, 1, 5, 5), mc.stencils.onion(5)
+    found, expected = (
+        mc.support_conv(x, mc.GeodesicBall(metric, stencil), w, padding=2, backend=backend) for metric in (strip, whole)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

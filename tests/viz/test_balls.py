@@ -122,13 +122,14 @@ def test_balls_are_drawn_where_they_are():
     assert np.allclose(blue.mean(0), [len(picture) - middle[1], middle[0]], atol=4)
 
 
-def test_the_field_of_a_strided_layer_is_stretched_to_its_image():
-    layer = mc.nn.MetricConv2d(1, 2, 3, stride=2, padding=1)
-    image = torch.rand(1, 1, 16, 16)
-    axes = plot_unit_balls(layer, image, [(8, 8)])
+@pytest.mark.parametrize("ball", ["tangent", "geodesic"])
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_the_field_of_a_strided_layer_is_stretched_to_its_image_and_its_balls_are_not(ball, stride):
+    layer = mc.nn.MetricConv2d(1, 2, 3, stride=stride, padding=1, ball=ball)
+    axes = plot_unit_balls(layer, torch.rand(1, 1, 16, 16), [(8, 8)])
     (patch,) = axes.patches
     low, high = patch.get_path().get_extents().get_points()
-    assert np.allclose(high - low, 4.0, atol=0.05)  # a ball of radius 1 in the field, whose pixels are 2 wide
+    assert np.allclose(high - low, 2.0, atol=0.05)  # the layer looks one pixel of the image far
     assert np.allclose((high + low) / 2, 8.0, atol=0.05)
 
 

@@ -40,7 +40,8 @@ def load_network(path: Path) -> nn.Module:
     heads = {key.removesuffix(".head.weight"): value for key, value in state.items() if key.endswith(".head.weight")}
     if not heads:
         raise UserError(f"{path.name}: has no adaptive convolutions, whose tensors are called ….head.weight")
-    network = _architecture({key for key in state if ".head." not in key}, state, path)
+    ordinary = {key for key in state if ".head." not in key and not key.endswith(".geometry_gain")}
+    network = _architecture(ordinary, state, path)
     found = {name: _kind(state[f"{name}.weight"], head) for name, head in heads.items()}
     (kind, geometry), *others = {repr(value): value for value in found.values()}.values()
     if others:

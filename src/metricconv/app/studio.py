@@ -172,7 +172,8 @@ class Studio:
             support = self.support(look, model)
             zoom = torch.tensor(self.clean(look).shape[:2]) / torch.tensor(field_size(support)).double()
             place = (torch.tensor(point) + 0.5) / zoom - 0.5
-            (ball,) = unit_balls(support, [place.tolist()], group=look.group)
+            stride = dict(adaptive_layers(self.models[model]))[look.layer].stride
+            (ball,) = unit_balls(support, [place.tolist()], group=look.group, stride=stride)
             return [(ball_kind(support, fitted="fitted"), _placed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
         stencil = getattr(stencils, look.stencil)(look.samples)
         metric = self.metric(look)

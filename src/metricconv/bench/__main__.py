@@ -10,9 +10,9 @@ from ..ops.cpu import absence
 from . import cpu, cpu_report, gpu, report
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, prog: str = "python -m metricconv.bench") -> None:
     """Run the benchmarks that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m metricconv.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description="Check, time, and write a CSV, a table and a plot.")
     parser.add_argument("--output", type=Path, default=Path("benchmarks"), help="folder of the results")
     parser.add_argument(
         "--only",
@@ -25,11 +25,11 @@ def main(arguments: list[str] | None = None) -> None:
     if options.device == "cpu" or (options.device is None and not torch.cuda.is_available()):
         missing = absence()
         if missing is not None:
-            sys.exit(f"python -m metricconv.bench cannot time the CPU engine: {missing}")
+            sys.exit(f"{prog} cannot time the CPU engine: {missing}")
         cpu_report.write(cpu.run(options.output, options.only))
         return
     if not torch.cuda.is_available():
-        sys.exit("python -m metricconv.bench --device cuda needs a GPU, and torch.cuda.is_available() is False")
+        sys.exit(f"{prog} --device cuda needs a GPU, and torch.cuda.is_available() is False")
     report.write(gpu.run(options.output, options.only, options.eager))
 
 

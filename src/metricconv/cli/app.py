@@ -57,6 +57,8 @@ app.command("doctor", rich_help_panel=_STUDY)(doctor_command)
 def run(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     try:
+        if "" in arguments:
+            raise UserError("an argument is empty (''); it must name something")
         app(list(arguments), prog_name="metricconv")
     except SystemExit as leave:
         if isinstance(leave.code, str):
@@ -67,5 +69,10 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("METRICCONV_TRACEBACK"):
             raise
         say_error(error)
+        return 1
+    except RuntimeError as error:
+        if "DefaultCPUAllocator" not in str(error) or os.environ.get("METRICCONV_TRACEBACK"):
+            raise
+        say_error(MemoryError("not enough memory for this picture with these options"))
         return 1
     return 0

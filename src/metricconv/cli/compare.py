@@ -20,6 +20,7 @@ from . import images, knobs
 from .console import console, results
 from .errors import UserError
 from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName, spread
+from .picture import Picture, spatial_size
 
 # The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
 _TUNED = {
@@ -128,7 +129,7 @@ def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
     return dataclasses.replace(start, **changes)
 
 
-def _clean(path: Path, picture: images.Picture, files: FileKnobs) -> np.ndarray:
+def _clean(path: Path, picture: Picture, files: FileKnobs) -> np.ndarray:
     reference = files.read(path)
     if reference.pixels.shape != picture.pixels.shape:
         raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
@@ -161,7 +162,7 @@ def _picture(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Fi
     """Show what each filter makes of the picture, the best in bold, and the clean one last."""
     columns = 3
     lines = math.ceil((len(rows) + 1) / columns)
-    size = images.spatial_size(rows[0].image.shape, channel_axis)
+    size = spatial_size(rows[0].image.shape, channel_axis)
     aspect = min(max(size[0] / size[1], 0.5), 2.0)
     figure = Figure(figsize=(2.4 * columns, (2.4 * aspect + 0.35) * lines), dpi=150, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()

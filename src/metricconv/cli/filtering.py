@@ -89,9 +89,11 @@ def filter_file(
     """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
     picture = files.read(source)
     images.check_format(output, picture)
+    chosen.check_reach(source, picture.spatial)
     function = getattr(filters, chosen.function)
     told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
     values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords(), **told)
+    images.check_result(source, values)
     images.write(output, picture.with_values(values), force=files.force)
 
 

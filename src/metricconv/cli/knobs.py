@@ -15,6 +15,7 @@ from ..filters import METRICS
 from ..metrics import Metric
 from . import images
 from .errors import UserError
+from .picture import Picture
 
 
 class Method(StrEnum):
@@ -77,15 +78,21 @@ class FileKnobs:
         ),
     ] = None
     max_pixels: Annotated[
-        int, typer.Option("--max-pixels", min=1, help="Refuse larger pictures.", rich_help_panel=_FILES)
-    ] = images.MAX_PIXELS
+        int | None,
+        typer.Option(
+            "--max-pixels",
+            min=1,
+            help=f"Refuse larger pictures ({images.MAX_PIXELS}); not in tiles.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.", rich_help_panel=_FILES)] = (
         False
     )
 
-    def read(self, path: Path) -> images.Picture:
+    def read(self, path: Path) -> Picture:
         """Read a picture."""
-        return images.read(path, self.axes, self.max_pixels)
+        return images.read(path, self.axes, self.max_pixels or images.MAX_PIXELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +111,10 @@ class MetricKnobs:
     iota: Annotated[
         float | None,
         typer.Option(
-            "--iota", help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.", rich_help_panel=_METRIC
+            "--iota",
+            max=1e6,
+            help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.",
+            rich_help_panel=_METRIC,
         ),
     ] = None
     alpha: Annotated[
@@ -219,6 +229,13 @@ class FilterKnobs:
             case Method.random:
                 found |= {"size": self.samples, "seed": self.seed or 0}
         return found
+
+    def check_reach(self, path: Path, spatial: tuple[int, ...]) -> None:
+        """Refuse steps and boxes larger than the picture."""
+        for option, value in (("--size", self.size), ("--dilation", self.dilation)):
+            if value is not None and value > max(spatial):
+                size = " × ".join(map(str, spatial))
+                raise UserError(f"{option} {value:.12g}: must be at most {max(spatial)}, as {path} has {size} pixels")
 
     def _check(self) -> None:
         """Refuse options that the method would not heed."""

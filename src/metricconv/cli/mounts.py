@@ -51,7 +51,7 @@ def report_command(context: typer.Context) -> None:
 
 def bench_command(context: typer.Context) -> None:
     """Measure the engines on this machine, correctness first."""
-    load("metricconv.bench.__main__", "images").main(context.args)
+    load("metricconv.bench.__main__", "images").main(context.args, "metricconv bench")
 
 
 def explore_command(
@@ -66,6 +66,8 @@ def explore_command(
     Move the metric's knobs, see the picture filtered, look into a trained network. It answers on this machine alone
     (127.0.0.1), and asks nothing of any other.
     """
+    if checkpoint is not None and checkpoint.is_dir():
+        raise UserError(f"--checkpoint {checkpoint}: is a folder; name the file in it")
     load("metricconv.app", "app").launch(port=port, checkpoint=checkpoint, browser=browser)
 
 

@@ -1,6 +1,7 @@
 """Pictures larger than memory: zarr arrays and TIFFs, filtered tile by tile (the extra ``large``)."""
 
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from rich.progress import Progress
 
 from .. import large
 from .._files import writing
+from . import tiff
 from .errors import UserError
-from .images import channel_axis_of, check_numbers, check_output, is_zarr, to_depth
+from .images import check_finite, check_format, check_numbers, check_output, check_result, is_zarr
 from .knobs import FileKnobs, FilterKnobs
+from .picture import Picture, channel_axis_of, to_depth
 
 SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
 # No chunk of a file may be larger than this, in bytes: it is decoded whole.
@@ -35,25 +38,32 @@ def filter_tiled(
         raise UserError(f"--method {chosen.method}: is not there for tiles")
     if tile % _TIFF_STEP:
         raise UserError(f"--tile {tile}: must be a multiple of {_TIFF_STEP}")
+    if files.max_pixels is not None:
+        raise UserError(f"--max-pixels {files.max_pixels}: of no use with tiles, which are read one by one")
     check_output(output, force=files.force, inputs=(source,))
     if source in output.parents:
         raise UserError(f"{output}: lies inside of the input {source}")
     if not is_zarr(output) and output.suffix.lower() not in SUFFIXES:
         raise UserError(f"{output}: tiles are written to {', '.join(SUFFIXES)}")
     with contextlib.ExitStack() as opened:
-        image, channels = _open(source, files.axes, opened)
+        picture = _open(source, files.axes, opened)
+        check_format(output, picture, SUFFIXES)
+        if len(picture.spatial) != 2 and output.suffix.lower() in (".tif", ".tiff") and not is_zarr(output):
+            raise UserError(f"{output}: a volume of tiles fits into .zarr or .npy only")
+        chosen.check_reach(source, picture.spatial)
+        image, channels = picture.pixels, picture.channel_axis
         chunks = [-1 if channels is not None and a == channels % image.ndim else tile for a in range(image.ndim)]
         image = image.rechunk(chunks)
         with _Bar(progress, "looking for the largest ball"):
             values = getattr(large, chosen.function)(image, channel_axis=channels, **chosen.keywords())
         kind = np.dtype(np.uint8) if image.dtype.kind == "b" else image.dtype
-        filtered = values.map_blocks(to_depth, image.dtype, dtype=kind).rechunk(chunks)
+        filtered = values.map_blocks(_at_depth, source, image.dtype, dtype=kind).rechunk(chunks)
         with _Bar(progress, f"filtering {source}"):
-            _write(output, filtered, channels, tile)
+            _write(output, dataclasses.replace(picture, pixels=filtered), tile)
 
 
-def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> tuple[da.Array, int | None]:
-    """Open a file, to be closed with ``opened``, without reading its pixels; say which axis holds channels."""
+def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> Picture:
+    """Open a picture of dask's arrays, to be closed with ``opened``, without reading its pixels."""
     if not path.exists():
         raise UserError(f"{path}: no such file")
     suffix = path.suffix.lower()
@@ -62,20 +72,31 @@ def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> tuple[d
     try:
         if is_zarr(path):
             image = _from_zarr(path, zarr.open(path, mode="r"))
+            picture = Picture(image, channel_axis_of(image.shape, axes, path))
         elif suffix == ".npy":
             image = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
+            picture = Picture(image, channel_axis_of(image.shape, axes, path))
         else:
-            file = opened.enter_context(tifffile.TiffFile(path))
-            known = file.series[0].axes.replace("S", "c").lower()
-            axes = axes or (known if sorted(known) in (["x", "y"], ["c", "x", "y"]) else None)
-            store = opened.enter_context(file.aszarr(series=0, level=0))
-            image = _from_zarr(path, zarr.open(store, mode="r"))
+            series = opened.enter_context(tifffile.TiffFile(path)).series[0]
+            channels = tiff.channel_axis(path, series, axes)
+            store = opened.enter_context(series.aszarr(level=0))
+            picture = tiff.picture(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
     except UserError:
         raise
     except Exception as error:  # as many ways to be broken as there are files
         raise UserError(f"{path}: cannot be read in tiles ({error or type(error).__name__})") from error
-    check_numbers(path, image.dtype)
-    return image, channel_axis_of(image.shape, axes, path)
+    check_numbers(path, picture.pixels.dtype)
+    return dataclasses.replace(picture, pixels=picture.pixels.map_blocks(_finite, path, dtype=picture.pixels.dtype))
+
+
+def _finite(pixels: NDArray[Any], path: Path) -> NDArray[Any]:
+    check_finite(path, pixels)
+    return pixels
+
+
+def _at_depth(values: NDArray[Any], path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    check_result(path, values)
+    return to_depth(values, dtype)
 
 
 def _from_zarr(path: Path, opened: Any) -> da.Array:
@@ -88,13 +109,13 @@ def _from_zarr(path: Path, opened: Any) -> da.Array:
     return da.from_zarr(opened)
 
 
-def _write(path: Path, array: da.Array, channels: int | None, tile: int) -> None:
+def _write(path: Path, picture: Picture, tile: int) -> None:
     if is_zarr(path):
-        _write_zarr(path, array)
+        _write_zarr(path, picture.pixels)
     elif path.suffix.lower() == ".npy":
-        _write_npy(path, array)
+        _write_npy(path, picture.pixels)
     else:
-        _write_tiff(path, array, channels, tile)
+        _write_tiff(path, picture, tile)
 
 
 def _write_zarr(path: Path, array: da.Array) -> None:
@@ -118,12 +139,8 @@ def _write_npy(path: Path, array: da.Array) -> None:
         mapped.flush()
 
 
-def _write_tiff(path: Path, array: da.Array, channels: int | None, tile: int) -> None:
-    if array.ndim - (channels is not None) != 2:
-        raise UserError(f"{path}: a volume of tiles fits into .zarr or .npy only")
-    if channels is not None:
-        array = da.moveaxis(array, channels, -1)
-    colour = channels is not None and array.shape[-1] in (3, 4)
+def _write_tiff(path: Path, picture: Picture, tile: int) -> None:
+    array: da.Array = picture.interleaved()
     with writing(path) as temporary:
         tifffile.imwrite(
             temporary,
@@ -131,10 +148,8 @@ def _write_tiff(path: Path, array: da.Array, channels: int | None, tile: int) ->
             shape=array.shape,
             dtype=array.dtype,
             tile=(tile, tile),
-            photometric="rgb" if colour else "minisblack",
-            planarconfig=None if channels is None else "contig",
-            compression="zlib",
             bigtiff=array.nbytes > 2**31,
+            **tiff.options(picture),
         )
 
 

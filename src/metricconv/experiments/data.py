@@ -1,7 +1,7 @@
 """Where datasets lie, what to put where when one is missing, and images opened with care.
 
 A dataset is looked for below ``--data-root``, then METRICCONV_DATA, then ~/.cache/metricconv. With ``--download`` a
-missing one is fetched from its home, verified and moved to its place whole.
+missing one is fetched from its home and verified in a folder of its own, and moved to its place whole.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ class Dataset:
         name: as users say it.
         places: paths below a root, any of which is the dataset, in order of preference.
         advice: what to put where, in one line.
-        download: fetches the dataset and writes it to a path that is ``places[0]`` below a root; None if it has no
-            public address.
+        download: fetches the dataset, verifies it and writes it to a path that is ``places[0]`` below some empty
+            folder; None if it has no public address.
     """
 
     name: str
@@ -60,8 +60,14 @@ def find(dataset: Dataset, root: Path | None = None, *, download: bool = False) 
             if (folder / place).exists():
                 return folder / place
     if download and dataset.download is not None:
-        dataset.download(folders[0] / dataset.places[0])
-        return folders[0] / dataset.places[0]
+        path = folders[0] / dataset.places[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folders[0], prefix=".download.") as temporary:
+            whole = Path(temporary, dataset.places[0])
+            dataset.download(whole)
+            if not path.exists():  # else another process was faster
+                whole.rename(path)
+        return path
     hint = "" if dataset.download is None or download else ", or let --download fetch it"
     raise MissingData(f"no {dataset.name} in {', '.join(map(str, folders))}: {dataset.advice}{hint}")
 
@@ -128,7 +134,7 @@ def files_digest(folder: Path, pattern: str) -> str:
     return digest.hexdigest()
 
 
-def pixels_digest(path: Path) -> str:
-    """Return the SHA-256 of a picture's grey pixels: the same for each lossless format."""
-    pixels = np.rint(open_grey(path) * 255).astype(np.uint8)
+def pixels_digest(grey: np.ndarray) -> str:
+    """Return the SHA-256 of the pixels of a picture that ``open_grey`` opened: the same for each lossless format."""
+    pixels = np.rint(grey * 255).astype(np.uint8)
     return hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest()

@@ -7,6 +7,7 @@ rate instead of its logarithm, and writes the whole model to disk; here all thre
 import copy
 import dataclasses
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,18 @@ def range_test(
     high: float,
     steps: int = 100,
     *,
-    folder: Path,
     seed: int = 0,
     explosion: float = 4.0,
     **options: Any,
 ) -> RangeTest:
     """Train a copy of the module for so many steps while every learning rate grows from ``low`` to ``high``.
 
+    It always starts at the module as it is, whatever checkpoints there are, so that it can be repeated.
+
     Args:
         module: left as it is; one optimiser, whose groups keep the ratios of their rates.
         data: a loader of training batches, gone through as often as the steps need.
         low, high, steps: of the logarithmic grid.
-        folder: for Lightning's own files.
         seed: of the batches' order.
         explosion: stop once the loss is so many times its least.
         **options: of ``make_trainer``: accelerator, precision …
@@ -100,18 +101,19 @@ def range_test(
     if steps < 3:
         raise ValueError(f"`steps` (={steps}) must be at least 3")
     sweep = _Sweep(np.geomspace(low, high, steps).tolist(), explosion)
-    trainer = make_trainer(
-        folder,
-        epochs=-1,
-        seed=seed,
-        checkpoint_every=None,
-        callbacks=[sweep],
-        max_steps=steps,
-        logger=False,
-        limit_val_batches=0,
-        **options,
-    )
-    fit(trainer, copy.deepcopy(module), data)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(
+            Path(folder),
+            epochs=-1,
+            seed=seed,
+            checkpoint_every=None,
+            callbacks=[sweep],
+            max_steps=steps,
+            logger=False,
+            limit_val_batches=0,
+            **options,
+        )
+        fit(trainer, copy.deepcopy(module), data)
     return RangeTest(sweep.rates[: len(sweep.losses)], sweep.losses)
 
 

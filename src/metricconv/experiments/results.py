@@ -4,6 +4,7 @@ A row has a key (what was run: method, k, σ, seed …), values (what came out) 
 what, with which versions, when). A command that is run again, or that was cut short, adds only the rows that lack.
 """
 
+import contextlib
 import datetime
 import platform
 import sys
@@ -15,11 +16,18 @@ import torch
 
 from .._files import read_table, versions, write_table, writing
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 PROVENANCE = ("seconds", "hardware", "metricconv", "torch", "python", "date")
 
 
 class Results:
     """The rows of one experiment, in a CSV that is whole after each of them.
+
+    Several processes may add to one CSV. ``rows`` are those that were there at first and those that were added here.
 
     Args:
         path: of the CSV; made with the first row.
@@ -30,9 +38,7 @@ class Results:
     def __init__(self, path: Path, key: Sequence[str], values: Sequence[str]) -> None:
         self.path, self.key = path, tuple(key)
         self.columns = (*key, *values, *PROVENANCE)
-        self.rows = read_table(path)
-        if self.rows and not set(self.key) <= set(self.rows[0]):
-            raise ValueError(f"{path} lacks the columns {sorted(set(self.key) - set(self.rows[0]))}: not such a table")
+        self.rows = self._read()
 
     def __contains__(self, setting: Mapping[str, object]) -> bool:
         """Say whether the table has a row with the key of this setting."""
@@ -47,7 +53,8 @@ class Results:
         The budget is looked at between rows: no row is cut short.
         """
         start = time.monotonic()
-        lacking = [dict(setting) for setting in settings if setting not in self]
+        distinct = {self._key(setting): dict(setting) for setting in settings}
+        lacking = [setting for setting in distinct.values() if setting not in self]
         for n, setting in enumerate(lacking, 1):
             spent = (time.monotonic() - start) / 60
             if max_minutes is not None and spent >= max_minutes:
@@ -60,22 +67,49 @@ class Results:
             yield setting
 
     def add(self, setting: Mapping[str, object], values: Mapping[str, object], seconds: float) -> None:
-        """Add a row, and write the table anew."""
+        """Add a row, in place of one with its key, to what the CSV holds by now."""
         stamp = {"seconds": f"{seconds:.2f}", "hardware": hardware(), **versions(), "date": today()}
         row = {name: text(value) for name, value in {**setting, **values, **stamp}.items()}
         unknown = set(row) - set(self.columns)
         if unknown:
             raise ValueError(f"{sorted(unknown)} are not columns of {self.path}: {', '.join(self.columns)}")
         self.rows.append({name: row.get(name, "") for name in self.columns})
-        write_table(self.path, self.rows, self.columns)
+        with locked(self.path):
+            others = [other for other in self._read() if self._key(other) != self._key(row)]
+            write_table(self.path, [*others, self.rows[-1]], self.columns)
 
     def row(self, **setting: object) -> dict[str, str] | None:
         """Return the first row with these values, or None."""
         wanted = {name: text(value) for name, value in setting.items()}
         return next((row for row in self.rows if all(row[name] == value for name, value in wanted.items())), None)
 
+    def _read(self) -> list[dict[str, str]]:
+        rows = read_table(self.path)
+        found = {name for row in rows for name in row}
+        for names, fault in ((set(self.key) - found, "lacks"), (found - set(self.columns), "has unknown")):
+            if rows and names:
+                raise ValueError(
+                    f"{self.path} is a table of something else, or of another version: it {fault} columns: "
+                    f"{', '.join(sorted(map(repr, names)))}"
+                )
+        return rows
+
     def _key(self, row: Mapping[str, object]) -> tuple[str, ...]:
         return tuple(text(row.get(name, "")) for name in self.key)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time read a file and write it anew; where the system knows no such lock, let all.
+
+    The lock is on an empty file beside it, and ends with the process that holds it, however that ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as file:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def text(value: object) -> str:

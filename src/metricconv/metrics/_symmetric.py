@@ -24,6 +24,8 @@ def dim_of(packed: int) -> int:
 
 def split(vector: Tensor, dim: int) -> tuple[Tensor, ...]:
     """Return the components of a vector field, whose axis stands just before the spatial ones."""
+    if vector.dim() < dim + 1 or vector.shape[-(dim + 1)] != dim:
+        raise ValueError(f"vectors must have {dim} components, (B, G, {dim}, *spatial), got {tuple(vector.shape)}")
     return vector.unbind(-(dim + 1))
 
 

@@ -71,11 +71,11 @@ def geodesic_distance(
             f"`source` must be (N, d) for a metric with d = 2 or 3 spatial axes, got shape {tuple(source.shape)} and "
             f"{metric.dim} axes"
         )
-    (refine,) = _checks.tuple_of(refine, 1, "refine", minimum=1)
+    refine = _checks.whole(refine, "refine", minimum=1)
     check_positive(metric)
     source = source.to(metric.device, metric.dtype)
     fine = _refined(metric, refine)
-    (reach,) = _checks.tuple_of(max(refine // 2, 1) if reach is None else reach, 1, "reach", minimum=1)
+    reach = _checks.whole(max(refine // 2, 1) if reach is None else reach, "reach", minimum=1)
     simplices = _Simplices.of(fine, reach)
     distance = start = _near(fine, metric, source, refine, reach)
     rounds = max_rounds if max_rounds is not None else 8 * sum(fine.spatial)

@@ -132,6 +132,7 @@ def check_positive(metric: Metric) -> None:
         ...
     ValueError: `metric` must be positive; it is not at index (0, 0, 0, 0) (1 such of 1 pixels): M = [1.0, 2.0, 1.0]
     """
+    _checks.instance_of(metric, Metric, "metric")
     bad = ~metric.is_positive()
     if bool(bad.any()):
         b, g, *pixel = place = tuple(bad.nonzero()[0].tolist())

@@ -61,9 +61,8 @@ def gradient_metric(
     tensor([31.7805,  0.3147])
     """
     _checks.one_of(drift, ("tangent", "normal"), "drift")
-    if not 0 < eps_omega <= 1:
-        raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1]")
-    _positive(iota, "iota")
+    _checks.share(eps_omega, "eps_omega")
+    _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
     stretch = 1 + alpha * length / _largest(length, largest)
@@ -112,7 +111,7 @@ def edge_metric(
     >>> edge_metric(step, iota=0.01, alpha=9.0, scale=None).bounding_radius[0, 0, 2]
     tensor([10., 10.,  1.,  1., 10., 10.])
     """
-    _positive(iota, "iota")
+    _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
     _, length = _unit_gradient(image, scale, padding_mode)
     factor = iota * (1 + alpha * length / _largest(length, largest)).square()  # [B, 1, 1, *spatial]
@@ -158,9 +157,11 @@ def structure_metric(
     >>> bool(ball[0, 0] > 9 * ball[1, 1])
     True
     """
-    _positive(iota, "iota")
+    _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
-    tensor, trace = _structure(image, noise_scale, integration_scale, padding_mode)
+    gradient = _gradient(image, _checks.positive(noise_scale, "noise_scale"), padding_mode)
+    gradient = gradient / _scale(gradient) if largest is None else gradient
+    tensor, trace = _structure(gradient, integration_scale, padding_mode)
     shape = _symmetric.identity(tensor) + alpha**2 * tensor / _largest(trace, largest)
     return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
 
@@ -174,19 +175,19 @@ def structure_trace(
     image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
 ) -> Tensor:
     """Return tr J, whose maximum the structure metric divides by: (B, 1, 1, *spatial)."""
-    return _structure(image, noise_scale, integration_scale, padding_mode)[1]
+    return _structure(_gradient(image, noise_scale, padding_mode), integration_scale, padding_mode)[1]
 
 
 def gradient_reach(scale: float | None) -> int:
     """Return how many pixels away a gradient, or a smoothing, at that scale looks."""
-    return 1 if scale is None else math.ceil(_TRUNCATE * _positive(scale, "scale"))
+    return 1 if scale is None else math.ceil(_TRUNCATE * _checks.positive(scale, "scale"))
 
 
-def _structure(image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str) -> tuple[Tensor, Tensor]:
-    """Return the structure tensor J, packed, and its trace: (B, 1, d(d+1)/2 or 1, *spatial)."""
-    _positive(integration_scale, "integration_scale")
-    gradient = _gradient(image, noise_scale, padding_mode)  # [B, C, d, *spatial]
-    tensor = _symmetric.outer(gradient).sum(1, keepdim=True)
+def _structure(gradient: Tensor, integration_scale: float, padding_mode: str) -> tuple[Tensor, Tensor]:
+    """Return the structure tensor J of gradients (B, C, d, *spatial), packed, and its trace: (B, 1, n, *spatial)."""
+    _checks.positive(integration_scale, "integration_scale")
+    limit = math.sqrt(torch.finfo(gradient.dtype).max) / 2**10  # so that squares and their sums are finite
+    tensor = _symmetric.outer(gradient.clamp(-limit, limit)).sum(1, keepdim=True)
     smoothing = _gaussian(integration_scale)
     for axis in range(3, tensor.dim()):
         tensor = _correlate(tensor, smoothing, axis, padding_mode)
@@ -200,13 +201,22 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
     Where it vanishes the direction is 0, and so are the derivatives of both.
     """
     gradient = _gradient(image, scale, padding_mode)
+    unit = _scale(gradient)
+    gradient = gradient / unit
     square = gradient.square().sum(2, keepdim=True)
     longest = square.argmax(1, keepdim=True)
     gradient = gradient.gather(1, longest.expand(-1, -1, gradient.shape[2], *gradient.shape[3:]))
     square = square.gather(1, longest)
     positive = square > 0
     length = torch.where(positive, square, 1).sqrt()
-    return torch.where(positive, gradient / length, 0), torch.where(positive, length, 0)
+    return torch.where(positive, gradient / length, 0), torch.where(positive, length * unit, 0)
+
+
+def _scale(field: Tensor) -> Tensor:
+    """Return a power of 2 near each image's largest value, (B, 1, 1, …): divided by it, squares are numbers still."""
+    largest = field.detach().abs().amax(tuple(range(1, field.dim())), keepdim=True)
+    limit = math.frexp(torch.finfo(field.dtype).max)[1] - 4
+    return torch.exp2(torch.frexp(largest).exponent.clamp(-limit, limit).to(field.dtype))
 
 
 def _largest(field: Tensor, given: float | None) -> Tensor | float:
@@ -228,12 +238,12 @@ def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
         raise ValueError(f"`image` must be (B, C, *spatial) and not empty, got shape {tuple(image.shape)}")
     _checks.one_of(padding_mode, _interpolation.PADDING_MODES, "padding_mode")
     image = image.to(torch.promote_types(image.dtype, torch.float32))
-    limit = math.sqrt(torch.finfo(image.dtype).max) / 2**10  # so that squares and their sums are finite
+    limit = torch.finfo(image.dtype).max / 2**10  # so that sums are finite
     image = image.clamp(-limit, limit)
     if scale is None:
         difference, smoothing = [0.5], [0.5, 0.25]
     else:
-        difference, smoothing = _gaussian_derivative(_positive(scale, "scale")), _gaussian(scale)
+        difference, smoothing = _gaussian_derivative(_checks.positive(scale, "scale")), _gaussian(scale)
     components = []
     for axis in range(2, image.dim()):
         component = _correlate(image, difference, axis, padding_mode, odd=True)
@@ -272,9 +282,3 @@ def _gaussian_derivative(scale: float) -> list[float]:
     half = [t * math.exp(-0.5 * (t * t - 1) / scale**2) for t in range(1, math.ceil(_TRUNCATE * scale) + 1)]
     total = 2 * sum(t * w for t, w in enumerate(half, 1))
     return [w / total for w in half]
-
-
-def _positive(value: float, name: str) -> float:
-    if not 0 < value < math.inf:
-        raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
-    return value

@@ -64,10 +64,8 @@ class Parametrisation(ABC):
     detach_factor: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dim, int) or self.dim < 1:
-            raise ValueError(f"`dim` (={self.dim!r}) must be a positive int, the number of spatial axes")
-        if not 0 < self.eps_omega <= 1:
-            raise ValueError(f"`eps_omega` (={self.eps_omega!r}) must be in (0, 1]")
+        _checks.whole(self.dim, "dim", minimum=1)
+        _checks.share(self.eps_omega, "eps_omega")
         if self.max_reach > 1 / SMALLEST_NORM:
             raise ValueError(
                 f"{self} lets samples lie {self.max_reach:.2g} pixels away, farther than {1 / SMALLEST_NORM:.0g}: "

@@ -76,8 +76,8 @@ class AdaptiveConv(nn.Module, ABC):
         self.stride = _checks.tuple_of(stride, self.dim, "stride", minimum=1)
         self.dilation = _checks.tuple_of(dilation, self.dim, "dilation", minimum=1)
         self.padding = self._padding(padding)
-        for name in ("in_channels", "out_channels", "metric_groups"):
-            _checks.tuple_of(getattr(self, name), 1, name, minimum=1)
+        for name in ("in_channels", "out_channels", "groups", "metric_groups"):
+            setattr(self, name, _checks.whole(getattr(self, name), name, minimum=1))
         _checks.divisible(in_channels, groups, "in_channels", "groups")
         _checks.divisible(out_channels, groups, "out_channels", "groups")
         _checks.divisible(in_channels, metric_groups, "in_channels", "metric_groups")
@@ -85,8 +85,8 @@ class AdaptiveConv(nn.Module, ABC):
         self.padding_mode = _checks.one_of(mode, PADDING_MODES, "padding_mode")
         self.init = _checks.one_of(init, INITS, "init")
         self.backend = _checks.one_of(backend, ("auto", *BACKENDS), "backend")
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"`dtype` (={dtype}) must be a type of floating-point numbers")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"`dtype` (={dtype!r}) must be a torch.dtype of floating-point numbers")
         self.modulation = modulation
 
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
@@ -95,7 +95,7 @@ class AdaptiveConv(nn.Module, ABC):
         else:
             self.register_buffer("weight", weight)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        self.register_buffer("geometry_gain", torch.ones((), device=device, dtype=dtype), persistent=False)
+        self.register_buffer("geometry_gain", torch.ones((), device=device, dtype=dtype))
         self.geometry_gain: Tensor
         self._recorder: Callable[[Support], None] | None = None
         self.head: Head | None = None
@@ -123,9 +123,10 @@ class AdaptiveConv(nn.Module, ABC):
         """Turn what the head predicted, (B, G, n, *out), into a support, by ``identity + geometry_gain · it``."""
 
     def reset_parameters(self) -> None:
-        """Draw weights and bias anew (a fixed kernel is the mean) and set the head to zero."""
+        """Draw weights and bias anew (a fixed kernel is the mean), set the head to zero and its gain to 1."""
         fan_in = self.weight[0].numel()
         with torch.no_grad():
+            self.geometry_gain.fill_(1.0)
             if self.init == "paper" or not isinstance(self.weight, nn.Parameter):
                 self.weight.fill_(1 / fan_in)
             else:
@@ -181,6 +182,8 @@ class AdaptiveConv(nn.Module, ABC):
         expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
         if not isinstance(conv, expected):
             raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
+        if not isinstance(conv.weight, nn.Parameter):
+            raise TypeError("`conv` computes its weight, by a parametrisation or weight norm: remove that first")
         if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
             raise ValueError(
                 "`learn_weight` (=False) would throw the weights of `conv` away: say init='paper' for that"
@@ -219,6 +222,13 @@ class AdaptiveConv(nn.Module, ABC):
             "backend": (self.backend, "auto"),
         }
         return text + "".join(f", {name}={value}" for name, (value, usual) in options.items() if value != usual)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_recorder": None}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=self.geometry_gain.dtype))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _padding(self, padding: int | Sequence[int] | str) -> tuple[int, ...]:
         if not isinstance(padding, str):

@@ -1,7 +1,6 @@
 """Metric convolutions: the support is the unit ball of a metric that is predicted, computed or given."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -51,20 +50,19 @@ class MetricConv(AdaptiveConv):
         metric: Metric | Callable[[Tensor], Metric] | None = None,
         ball: str = "tangent",
         steps: int | None = None,
+        device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, device=device, **options)
         self.stencil = self._stencil(stencil)
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
         if steps is not None and ball == "tangent":
             raise ValueError(f"`steps` (={steps!r}) are those of geodesics: they need ball='geodesic'")
         self.rays = Rays.of(self.stencil) if ball == "geodesic" else None
-        self.steps = steps if steps is None else _checks.tuple_of(steps, 1, "steps", minimum=1)[0]
+        self.steps = steps if steps is None else _checks.whole(steps, "steps", minimum=1)
         paper = self.init == "paper"
         reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
-        if radius is not None and not (isinstance(radius, int | float) and 0 < radius < math.inf):
-            raise ValueError(f"`radius` (={radius!r}) must be positive and finite")
-        self.radius = float(radius if radius is not None else 1 if paper else max(reach, 1))
+        self.radius = float(1 if paper else max(reach, 1)) if radius is None else _checks.positive(radius, "radius")
         if metric is not None and not isinstance(metric, Metric) and not callable(metric):
             raise TypeError(f"`metric` must be a Metric or a function of the input, got {type(metric).__name__}")
         self.metric: Metric | Callable[[Tensor], Metric] | None = metric
@@ -72,10 +70,16 @@ class MetricConv(AdaptiveConv):
         if metric is None:
             self.parametrisation = self._parametrisation(parametrisation, eps_omega)
             self.add_head(self.parametrisation.neutral() if paper else self.parametrisation.identity())
-        elif self.modulation:
-            raise ValueError("`modulation` (=True) is predicted beside the metric: it cannot go with a given `metric`")
-        elif eps_omega is not None:
-            raise ValueError(f"`eps_omega` (={eps_omega}) is of predicted metrics: it cannot go with a given `metric`")
+        else:
+            for name, value, usual in (
+                ("modulation", self.modulation, False),
+                ("metric_groups", self.metric_groups, 1),
+                ("parametrisation", parametrisation, "spectral7"),
+                ("eps_omega", eps_omega, None),
+                ("radius", radius, None),
+            ):
+                if value != usual:
+                    raise ValueError(f"`{name}` (={value}) is of predicted metrics: it cannot go with a given `metric`")
         self.follow_weights()
 
     def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:
@@ -109,7 +113,7 @@ class MetricConv(AdaptiveConv):
             self.metric = self.metric.to(device)
 
     def _balls(self, metric: Metric) -> TangentBall | GeodesicBall:
-        if self.rays is None:
+        if self.rays is None or not len(self.rays.vectors):  # of one sample alone, balls of both kinds are the same
             return TangentBall(metric, self.stencil, self.dilation)
         # A metric has no zeros or mirror images past the border; it goes on as it is there.
         mode = "circular" if self.padding_mode == "circular" else "border"
@@ -144,6 +148,8 @@ class MetricConv(AdaptiveConv):
         if isinstance(parametrisation, Parametrisation):
             if eps_omega is not None:
                 raise ValueError(f"`eps_omega` (={eps_omega}) must be set in `parametrisation` (={parametrisation})")
+            if parametrisation.dim != self.dim:
+                raise ValueError(f"`parametrisation` (={parametrisation}) must have {self.dim} spatial axes")
             return parametrisation
         _checks.one_of(parametrisation, PARAMETRISATIONS, "parametrisation")
         made = PARAMETRISATIONS[parametrisation](dim=self.dim)

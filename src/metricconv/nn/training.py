@@ -1,6 +1,7 @@
 """What training a network of adaptive convolutions needs beside the layers."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -80,7 +81,7 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
     normalisation is undone.
 
     Args:
-        model: with no hooks, its parameters on the GPU.
+        model: in training mode, with no hooks, its parameters on the GPU.
         *inputs: of one training step.
     """
     _checks.instance_of(model, nn.Module, "model")
@@ -90,14 +91,16 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
     if not inputs or not all(device.startswith("cuda") for device in devices):
         found = f"{len(inputs)} inputs and tensors on {', '.join(sorted(devices))}"
         raise ValueError(f"`capture` needs a model and inputs on a GPU, got {found}")
+    if not model.training:
+        raise ValueError("`model` is in evaluation mode: `capture` keeps training steps, so call model.train() first")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    dtype, training = torch.get_autocast_dtype("cuda"), model.training
-    autocast = torch.autocast("cuda", dtype, enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False)
-    with autocast, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")  # torch captures on its own
-        torch.cuda.make_graphed_callables(model.train(), inputs)
-    model.load_state_dict(before)
-    model.train(training)
+    dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+    try:
+        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")  # torch captures on its own
+            torch.cuda.make_graphed_callables(model, inputs)
+    finally:
+        model.load_state_dict(before)
 
 
 @contextlib.contextmanager
@@ -112,11 +115,19 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     torch.Size([6, 6])
     """
     seen: dict[str, Support] = {}
-    layers = list(adaptive_layers(model))
-    for name, layer in layers:
-        layer._recorder = lambda support, name=name: seen.__setitem__(name, support)
+    layers = dict(adaptive_layers(model))
+    before = {name: layer._recorder for name, layer in layers.items()}
+
+    def record(name: str, support: Support) -> None:
+        seen[name] = support
+        around = before[name]
+        if around is not None:
+            around(support)
+
+    for name, layer in layers.items():
+        layer._recorder = functools.partial(record, name)
     try:
         yield seen
     finally:
-        for _, layer in layers:
-            layer._recorder = None
+        for name, layer in layers.items():
+            layer._recorder = before[name]

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric
 from ..stencils import Stencil, onion
-from ..supports import Support, TangentBall, from_torchvision_offsets
+from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offsets
 from . import cpu, reference, triton
 from .problem import Problem, check
 
@@ -84,6 +84,8 @@ def support_conv(
         bias, modulation = (t if t is None else t.to(dtype) for t in (bias, modulation))
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
     check(problem)
+    if isinstance(support, GeodesicBall):
+        problem = dataclasses.replace(problem, support=support.over(problem.grid.size))
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
     engine = choose_backend(problem, backend)

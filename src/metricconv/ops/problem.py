@@ -67,8 +67,12 @@ def check(problem: Problem) -> None:
     x, support, weight = problem.input, problem.support, problem.weight
     dim = support.dim
     for name in ("input", "weight", "bias", "modulation"):
-        if getattr(problem, name) is not None:
-            _checks.floating(getattr(problem, name), name)
+        tensor = getattr(problem, name)
+        if tensor is not None or name == "weight":
+            _checks.floating(tensor, name)
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(f"`{name}` is on {tensor.device}, `input` on {x.device}: they must be on the same device")
+    _checks.whole(problem.groups, "groups", minimum=1)
     _checks.one_of(problem.padding_mode, PADDING_MODES, "padding_mode")
     if x.dim() != dim + 2:
         raise ValueError(f"`input` must be (B, C, *spatial) with {dim} spatial axes, got shape {tuple(x.shape)}")
@@ -96,6 +100,8 @@ def check(problem: Problem) -> None:
         )
     for name, tensor in support.tensors().items():
         _fits(tensor, f"support.{name}", x.shape[0], out)
+        if tensor.is_meta != x.is_meta:
+            raise ValueError(f"`support.{name}` is on {tensor.device}, `input` on {x.device}: one has no values")
     if problem.modulation is not None:
         m = problem.modulation
         if m.dim() != dim + 3 or m.shape[2] != support.samples or m.shape[1] not in (1, support.groups):

@@ -63,7 +63,8 @@ def _partial_sum(problem: Problem, rows: Tensor, samples: slice) -> Tensor:
 def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Tensor]]:
     """Return, for each corner of each sample, its row and its interpolation weight: (B, N, p, G)."""
     x, support = problem.input, problem.support
-    offsets = support.offsets(samples).to(x.device)  # [B, G, p, d, *out]
+    offsets = support.offsets(samples)  # [B, G, p, d, *out]
+    offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
     centre = problem.grid.centres(offsets)  # [d, *out]
     moved = [_per_pixel(o + c, problem) for o, c in zip(offsets.unbind(3), centre, strict=True)]
     position = torch.stack(moved, -1)  # [B, N, p, G, d]

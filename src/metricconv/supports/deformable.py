@@ -56,6 +56,7 @@ def to_torchvision_offsets(support: Support) -> Tensor:
 
     The reference grid is taken away, as torchvision adds it again.
     """
+    _checks.instance_of(support, Support, "support")
     if support.dim != 2:
         raise ValueError(f"`support` must be 2-D for torchvision's layout, got {support.dim} spatial axes")
     offsets = support.offsets()

@@ -69,7 +69,8 @@ class GeodesicBall(Support):
 
     Args:
         metric: ``Riemannian`` or ``Randers``, at each output pixel, in pixels of the input, as for ``TangentBall``.
-            Between output pixels it is interpolated: the field of a strided layer is as coarse as its output.
+            Between output pixels it is interpolated: the field of a strided layer is as coarse as its output. One of
+            size 1 along an axis is the same all along it in ``support_conv``; ``offsets`` sees a field one pixel wide.
         stencil: the directions u_j and radii s_j; or its ``Rays``, found ahead of time, which ``torch.compile`` needs.
         steps: of the integrator along each ray. By default 3 for kernels up to 5 wide, else 4; about 2/3 of the ball's
             reach in pixels is plenty.
@@ -109,11 +110,9 @@ class GeodesicBall(Support):
             raise ValueError(f"`stencil` has {dim} spatial axes, `metric` has {metric.dim}: they must agree")
         self.kernel_size = self.stencil.kernel_size
         self.steps = default_steps(self.kernel_size) if steps is None else steps
-        (self.steps,) = _checks.tuple_of(self.steps, 1, "steps", minimum=1)
-        (self.smooth,) = _checks.tuple_of(smooth, 1, "smooth", minimum=0)
-        if not 0 < radius < math.inf:
-            raise ValueError(f"`radius` (={radius!r}) must be positive and finite")
-        self.radius = float(radius)
+        self.steps = _checks.whole(self.steps, "steps", minimum=1)
+        self.smooth = _checks.whole(smooth, "smooth", minimum=0)
+        self.radius = _checks.positive(radius, "radius")
         self.dilation = _checks.tuple_of(dilation, dim, "dilation", minimum=1)
         self.stride = _checks.tuple_of(stride, dim, "stride", minimum=1)
         self.padding_mode = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
@@ -136,6 +135,22 @@ class GeodesicBall(Support):
         shape = (metric.batch, metric.groups, len(places), self.dim, *metric.spatial)
         # One more than there are, since torch stacks no empty list.
         return torch.stack([*found.values(), centre])[:-1].permute(2, 0, 1, 3).reshape(shape)
+
+    def over(self, size: Sequence[int]) -> "GeodesicBall":
+        """Return the ball of every pixel of an output of this size: where a metric broadcasts, rays see it go on."""
+        if tuple(self.metric.spatial) == tuple(size):
+            return self
+        metric = self.metric.map(lambda t: t.expand(*t.shape[:3], *size))
+        return GeodesicBall(
+            metric,
+            self.rays,
+            self.steps,
+            self.smooth,
+            self.radius,
+            self.dilation,
+            stride=self.stride,
+            padding_mode=self.padding_mode,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The metric's numbers: in 2-D five a pixel, whatever the number of samples and steps."""

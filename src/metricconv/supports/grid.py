@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from .. import _checks
 from .base import Support, lattice, reference_kernel
 
 
@@ -28,7 +29,7 @@ class Grid(Support):
         spacing: float | Sequence[float] | None = None,
         dim: int = 2,
     ) -> None:
-        dim = dim if isinstance(kernel_size, int) else len(kernel_size)
+        dim = len(kernel_size) if isinstance(kernel_size, Sequence) else _checks.whole(dim, "dim", minimum=1)
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         if spacing is None:
             spacing = self.dilation

@@ -76,7 +76,7 @@ class HeatBall(Support):
         self.dt, self.scale = dt, scale
         self.diffusion_steps = _whole(diffusion_time, dt, "diffusion_time", 1)
         self.flow_steps = _whole(flow_time, dt, "flow_time", 0)
-        (self.kernel_radius,) = _checks.tuple_of(kernel_radius, 1, "kernel_radius", minimum=1)
+        self.kernel_radius = _checks.whole(kernel_radius, "kernel_radius", minimum=1)
         self.dilation = _checks.tuple_of(dilation, stencil.dim, "dilation", minimum=1)
 
     @classmethod

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import matplotlib.axes
 import torch
@@ -29,7 +30,7 @@ _EPS_OMEGA = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ball:
-    """The unit ball of one pixel: what a picture of it needs, in pixels and (y, x) order.
+    """The unit ball of one pixel: what a picture of it needs, in pixels of the field and (y, x) order.
 
     Args:
         pixel: (y, x), its place in the field.
@@ -55,6 +56,7 @@ def unit_balls(
     smooth: int = 1,
     image_index: int = 0,
     group: int = 0,
+    stride: int | Sequence[int] | None = None,
 ) -> list[Ball]:
     """Return the unit balls of some pixels of a field.
 
@@ -66,6 +68,7 @@ def unit_balls(
         stencil: samples the balls of a metric.
         smooth: how often a metric is smoothed before geodesics are traced, as in ``GeodesicBall``.
         image_index, group: which image of the batch, and which metric group.
+        stride: input pixels between pixels of the field, as a strided layer has them; a geodesic ball knows its own.
 
     >>> import metricconv as mc
     >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).map(lambda t: t.expand(1, 1, 3, 9, 9)), [(4, 4)])
@@ -73,16 +76,20 @@ def unit_balls(
     2.0...
     """
     size = field_size(source)
+    own = source.stride if isinstance(source, GeodesicBall) else 1
+    stride = _checks.tuple_of(own if stride is None else stride, 2, "stride", minimum=1)
     kind = ball_kind(source) if ball is None else _checks.one_of(ball, KINDS, "ball")
     if stencil is not None:
         _checks.instance_of(stencil, Stencil, "stencil")
         if stencil.dim != 2:
             raise ValueError(f"`stencil` must have 2 axes to be drawn, got {stencil.dim}")
     where = torch.tensor(canvas.places(points, size), dtype=torch.float64)
-    looked_at = None if isinstance(source, Metric) else _offsets_at(source, where, image_index, group)  # [N, P, 2]
+    looked_at = None
+    if not isinstance(source, Metric):
+        looked_at = _offsets_at(source, where, image_index, group) / torch.tensor(stride).to(where)  # [N, P, 2]
     metric = source.metric if isinstance(source, TangentBall | GeodesicBall) else source
     if isinstance(metric, Metric):
-        metric = one_field(metric, image_index, group).to(where)
+        metric = one_field(metric, image_index, group).to(where).scaled([1 / s for s in stride])
         local = metric.at(where.t()[None, :, :, None])  # a field of N × 1 pixels
         check_positive(local)
     elif kind == "geodesic":
@@ -91,8 +98,10 @@ def unit_balls(
         assert looked_at is not None
         metric = local = _fitted(metric.kernel_size, looked_at)
     if kind == "geodesic":
-        radius, smooth = (source.radius, source.smooth) if isinstance(source, GeodesicBall) else (1.0, smooth)
-        arrive = partial(_along_geodesics, smoothed(metric.scaled(radius), smooth), where)
+        radius, mode = 1.0, "border"
+        if isinstance(source, GeodesicBall):
+            radius, smooth, mode = source.radius, source.smooth, source.padding_mode
+        arrive = partial(_along_geodesics, smoothed(metric.scaled(radius), smooth, padding_mode=mode), where, mode)
     else:
         arrive = partial(_straight, local, where)
     directions, shift = ellipses(local, _OUTLINE)
@@ -119,6 +128,7 @@ def plot_unit_balls(
     colour: str | None = None,
     smooth: int = 1,
     group: int = 0,
+    stride: int | Sequence[int] | None = None,
 ) -> matplotlib.axes.Axes:
     """Draw the unit balls of some pixels over an image, with their samples, and an arrow where a drift moves them.
 
@@ -135,7 +145,7 @@ def plot_unit_balls(
         stencil: samples the balls of a metric, which has none of its own.
         axes: what to draw on; new ones if not given.
         colour: of all balls, instead of those above.
-        smooth, group: as in ``unit_balls``.
+        smooth, group, stride: as in ``unit_balls``; a layer knows its own stride.
 
     >>> import metricconv as mc
     >>> image = torch.rand(1, 1, 32, 32)
@@ -144,6 +154,7 @@ def plot_unit_balls(
     if isinstance(source, AdaptiveConv):
         if not isinstance(image, Tensor) or image.dim() != 4:
             raise ValueError("`image` must be a tensor (1, C, H, W) to be shown to a layer")
+        stride = source.stride if stride is None else stride
         with torch.no_grad():
             source = source.look(image)[0]
     kinds = [ball] if isinstance(ball, str) or ball is None else list(ball)
@@ -154,7 +165,8 @@ def plot_unit_balls(
     zoom = torch.tensor([n / m if m > 1 else 1.0 for n, m in zip(size, field, strict=True)], dtype=torch.float64)
     pixels = torch.tensor(canvas.places(points, size), dtype=torch.float64)
     where = (pixels + 0.5) / zoom - 0.5
-    balls = {kind: unit_balls(source, where, kind, stencil, smooth=smooth, group=group) for kind in kinds}
+    options: dict[str, Any] = {"smooth": smooth, "group": group, "stride": stride}
+    balls = {kind: unit_balls(source, where, kind, stencil, **options) for kind in kinds}
     axes = canvas.one_axes(axes, image)
     canvas.show(axes, image, size)
     for kind in kinds:
@@ -248,10 +260,10 @@ def _straight(local: Metric, where: Tensor, directions: Tensor, lengths: Tensor)
     return where.unsqueeze(1) + (lengths / norm).unsqueeze(-1) * directions
 
 
-def _along_geodesics(metric: Metric, where: Tensor, directions: Tensor, lengths: Tensor) -> Tensor:
+def _along_geodesics(metric: Metric, where: Tensor, mode: str, directions: Tensor, lengths: Tensor) -> Tensor:
     """Return the same along the geodesics of a whole field."""
     starts = where.repeat_interleave(directions.shape[1], 0)
-    curves = geodesics(metric, starts, directions.flatten(0, 1), lengths.flatten(), steps=_STEPS)
+    curves = geodesics(metric, starts, directions.flatten(0, 1), lengths.flatten(), steps=_STEPS, padding_mode=mode)
     return curves[0, 0, :, -1].view(directions.shape)
 
 

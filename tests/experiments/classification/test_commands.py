@@ -3,8 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
-from metricconv.experiments.classification import report
+from experiments.classification import tiny
+from metricconv._files import read_table
+from metricconv.experiments.classification import gradcam, report
 from metricconv.experiments.classification.commands import app
+from metricconv.viz import plot_gradcam
 
 TINY = ("--dataset=cifar10", "--network=tiny", "--batch=16", "--epochs=1", "--train-images=32", "--accelerator=cpu")
 
@@ -26,7 +29,7 @@ def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
     assert output.count("top-1") == 5  # a standard network has no heads
     assert "top-1" not in command("classify", *TINY, *methods)
     page = (tmp_path / "out/classification.md").read_text()
-    assert "## Table 4: CIFAR-10, SGD (Nesterov), cosine, 1 epoch," in page and "[91.83 ± 0.18]" in page
+    assert "## Table 4: CIFAR-10, tiny, SGD (Nesterov), cosine, 1 epoch, batch 16," in page
     assert "classification.md" in report.write_all(tmp_path / "out")
     output = command("classify-diagnose", "--images=8", "--accelerator=cpu")
     assert "metric (Randers)" in output and "deformable" in output and "4.1.conv2" in output
@@ -40,9 +43,50 @@ def test_what_networks_look_at_is_drawn(command, tmp_path):
     assert (tmp_path / "out/gradcam.png").stat().st_size > 5_000
 
 
+def test_networks_of_one_method_are_told_apart_and_each_has_its_own_dataset(command, data_root, tmp_path, monkeypatch):
+    tiny.write_dataset(data_root, "cifar100")
+    command("classify", *TINY, "--method=shifted", "--seed=0", "--seed=1")
+    command("classify", *TINY, "--method=deformable", "--dataset=cifar100")
+    one, two, other = (f"--network={path}" for path in sorted(tmp_path.glob("work/*/network.pt")))
+    assert "cifar10-tiny-shifted" in one and "cifar10-tiny-shifted" in two and "cifar100-tiny-deformable" in other
+
+    command("classify-diagnose", other, one, two, "--images=8", "--accelerator=cpu")
+    rows = read_table(tmp_path / "out/diagnosis.csv")
+    labels = {("deformable", "cifar100"), ("shifted, seed 0", "cifar10"), ("shifted, seed 1", "cifar10")}
+    assert {(row["method"], row["dataset"]) for row in rows} == labels
+
+    drawn = []
+
+    def draw(images, networks, *more, **options):
+        drawn.extend(networks)
+        return plot_gradcam(images, networks, *more, **options)
+
+    monkeypatch.setattr(gradcam, "plot_gradcam", draw)
+    command("classify-gradcam", one, two, "--image=1", "--accelerator=cpu")
+    assert drawn == ["shifted, seed 0", "shifted, seed 1"]
+    assert "must name networks of one dataset" in command("classify-gradcam", one, other, code=1)
+    assert "must name different runs" in command("classify-gradcam", one, one, code=1)
+
+
 def test_a_grid_is_estimated_before_it_is_run(command):
     output = command("classify", *TINY, "--estimate", "--seed=0", "--seed=1")
     assert "2 runs, about" in output and "metric-randers, learnt weights, heads × 0.1, 1 epoch, seed 1" in output
+
+
+@pytest.mark.parametrize("grid", ["short", "paper", "ablation"])
+def test_a_grid_runs_what_the_command_line_says(command, tmp_path, monkeypatch, grid):
+    asked = []
+    monkeypatch.setattr("metricconv.experiments.classification.runs.Runner.images", lambda *_: None)
+    monkeypatch.setattr("metricconv.experiments.classification.runs.Runner.train", lambda _, setting: seen(setting))
+
+    def seen(setting):
+        asked.append(setting)
+        return {"top1": 0.5, "top5": 0.5, "epoch_seconds": None, "peak_mb": None}
+
+    options = ("--seed=6", "--network=tiny", "--pretrained=a.pth", "--batch=7", "--accelerator=cpu")
+    command("classify", f"--grid={grid}", *options)
+    starts = {"scratch", "a"} if grid == "paper" else {"a"}
+    assert {(s.seed, s.network, s.batch) for s in asked} == {(6, "tiny", 7)} and {s.start for s in asked} == starts
 
 
 @pytest.mark.parametrize(
@@ -51,6 +95,11 @@ def test_a_grid_is_estimated_before_it_is_run(command):
         (("classify", "--method=quantum"), "error: `method` (='quantum') must be one of"),
         (("classify", "--dataset=cifar100"), "error: no cifar100 in"),
         (("classify", "--grid=long"), "error: `grid` (='long') must be one of 'short', 'paper', 'ablation'"),
+        (("classify", "--grid=short", "--method=shifted"), "error: `method` (=['shifted']) cannot be given: `grid`"),
+        (("classify", "--grid=paper", "--head-multiplier=1"), "error: `head_multiplier` (=[1.0]) cannot be given"),
+        (("classify", "--grid=short", "--weights=fixed"), "error: `weights` (='fixed') cannot be given"),
+        (("classify", "--grid=ablation", "--layers=2-4"), "error: `layers` (='2-4') cannot be given"),
+        (("classify", "--grid=ablation", "--dataset=mnist"), "error: `dataset` (='mnist') must be one of 'cifar100'"),
         (("classify", "--dataset=cifar10", "--network=vgg", "--batch=8"), "error: `network` (='vgg') must be one of"),
         (("classify", "--dataset=cifar10", "--batch=9999", "--network=tiny"), "error: `batch` (=9999) must be at most"),
         (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),

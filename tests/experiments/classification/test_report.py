@@ -6,7 +6,7 @@ import pytest
 
 from metricconv.experiments.classification import grids, published, report
 from metricconv.experiments.classification.runs import table
-from metricconv.experiments.classification.setting import Setting
+from metricconv.experiments.classification.setting import KEY, Setting
 
 SHORT = {"recipe": "onecycle", "epochs": 6, "holdout": 5000, "precision": "bf16-mixed"}
 
@@ -40,9 +40,73 @@ def test_a_table_has_median_spread_multiplier_and_the_papers_number(results, tmp
     fixed = "40.00 (1) ×0.1 [40.63 ± 0.79]"
     assert f"| metric (Randers) | {fixed} | {median:.2f} ± 0.71 (2) ×0.1 [70.03 ± 0.45] |" in page
     assert "| metric (Randers), 4 groups |" in page and "| metric (Randers), the paper's init |" in page
-    assert "## Layer 4 alone: CIFAR-100, from scratch" in page and "[74.20 ± 0.58]" in page
+    assert "[74.20 ± 0.58]" in page
+    protocol = "CIFAR-100, resnet18, SGD (Nesterov), one cycle, 6 epochs, batch 128, rate 0.2, weight decay 0.0005"
+    for title in ("Table 4", "The heads' learning rate", "Layer 4 alone"):
+        assert f"## {title}: {protocol}, pad-crop, 5000 held out, bf16-mixed" in page
     assert "| top-1 | × 1 | × 0.1 | × 0.01 |" in page
     assert "| metric (Randers) | 11.22 | 3.00 | 1.50 | 900 |" in page
+
+
+# Of every choice that tells runs apart, one and another.
+CHOICES = {
+    "dataset": ("cifar100", "mnist"),
+    "network": ("resnet18", "resnet50"),
+    "method": ("metric-randers", "shifted"),
+    "weights": ("learnt", "fixed"),
+    "start": ("weights-a", "weights-b"),
+    "layers": ("2-4", "4"),
+    "init": ("sound", "paper"),
+    "head": (7, 6),
+    "eps_omega": (0.5, 0.9),
+    "stencil": ("square_onion", "onion"),
+    "metric_groups": (1, 4),
+    "s_min": (0.1, 0.2),
+    "s_max": (1.5, 2.0),
+    "recipe": ("sgd", "onecycle"),
+    "epochs": (6, 7),
+    "batch": (128, 64),
+    "lr": (0.1, 0.2),
+    "weight_decay": (0.0, 0.1),
+    "head_multiplier": (0.1, 1.0),
+    "l1": (0.0, 5000.0),
+    "warmup": (0, 1),
+    "augmentation": ("pad-crop", "none"),
+    "train_images": (None, 1000),
+    "holdout": (0, 100),
+    "precision": ("32-true", "bf16-mixed"),
+    "seed": (0, 1),
+}
+
+
+@pytest.mark.parametrize("name", KEY)
+def test_runs_share_a_cell_only_if_they_differ_in_the_seed_alone(name, tmp_path):
+    one, other = CHOICES[name]
+    usual = {choice: first for choice, (first, _) in CHOICES.items()}
+    found = table(tmp_path)
+    add(found, Setting(**usual), 0.6, epoch=2.0)
+    add(found, Setting(**usual | {name: other}), 0.8, epoch=4.0)
+    report.write_all(tmp_path)
+    page = (tmp_path / "classification.md").read_text()
+    assert one != other and ("70.00 ± 14.14 (2)" in page) == (name == "seed")
+    assert "80.00 (1)" in page or name == "seed"
+    assert ("| 3.00 |" in page) == (name in ("seed", "head_multiplier"))  # a rate takes no time
+    headings = [line for line in page.splitlines() if line.startswith("## ")]
+    assert len(set(headings)) == len(headings) > 0
+
+
+def test_starts_have_columns_of_their_own_and_other_networks_no_number_of_the_papers(tmp_path):
+    found = table(tmp_path)
+    for n, start in enumerate(("scratch", "b", "a")):
+        add(found, Setting(method="standard", start=start), 0.6 + n / 10)
+        add(found, Setting(method="standard", start=start, network="resnet50"), 0.65 + n / 10)
+    report.write_all(tmp_path)
+    page = (tmp_path / "classification.md").read_text()
+    assert "| top-1 | LKW, from scratch | LKW, pretrained (a) | LKW, pretrained (b) |" in page
+    papers = "[70.52 ± 0.38]"
+    assert f"| standard | 60.00 (1) [70.48 ± 0.29] | 80.00 (1) {papers} | 70.00 (1) {papers} |" in page
+    assert "| standard | 65.00 (1) | 85.00 (1) | 75.00 (1) |" in page
+    assert "Pretrained (a): weights of a, BN statistics recalibrated on CIFAR-100." in page
 
 
 def test_a_variant_has_no_number_of_the_papers_beside_it(results, tmp_path):
@@ -70,7 +134,34 @@ def test_the_short_grid_asks_first_for_what_matters_most_and_follows_its_results
     assert {s.dataset for _, s in grids.planned(grids.of_dataset(phases, "fashion-mnist"), results)} == {
         "fashion-mnist"
     }
-    assert len({s for _, s in plan}) == len(plan) - 3  # the second seed is asked for again, in case the best changed
+    assert len({s for _, s in plan}) == len(plan)
+    (settings,) = [settings for title, settings in phases if title == "CIFAR-100, another seed of what is now best"]
+    assert set(settings(results)) < set(again)  # asked for again, in case the best changed
+
+
+def test_a_grid_takes_the_seeds_network_and_start_that_it_is_given(results):
+    common = {"network": "resnet50", "start": "weights"}
+    for seeds in ([5], [5, 6], [7, 5, 6, 9]):
+        made = (
+            grids.short(common, seeds),
+            grids.paper(common, ["weights"], seeds),
+            grids.ablation(common, "weights", seeds),
+        )
+        for name, phases in zip(grids.DATASETS, made, strict=True):
+            plan = [s for _, s in grids.planned(phases, results)]
+            assert {s.seed for s in plan} == set(seeds) and {s.dataset for s in plan} == set(grids.DATASETS[name])
+            assert {(s.network, s.start) for s in plan} == {("resnet50", "weights")}
+            assert {s.seed for s in plan if s.dataset == "mnist"} <= {seeds[0]}
+
+
+def test_a_sweep_asks_once_for_what_is_named_twice(results):
+    phases = grids.sweep({}, ["standard", "shifted", "shifted"], [1.0, 1.0, 0.1], [3, 3])
+    plan = [s for _, s in grids.planned(phases, results)]
+    assert [(s.method, s.head_multiplier, s.seed) for s in plan] == [
+        ("standard", None, 3),
+        ("shifted", 1.0, 3),
+        ("shifted", 0.1, 3),
+    ]
 
 
 def test_the_papers_grids_have_its_cells_and_settings(results):
@@ -82,7 +173,7 @@ def test_the_papers_grids_have_its_cells_and_settings(results):
         s for s in plan if s.dataset == "cifar10" and s.metric and s.start != "scratch" and s.weights == "learnt"
     )
     assert (one.recipe, one.epochs, one.lr, one.l1, one.warmup, one.init) == ("paper", 240, 1e-4, 5000, 50, "paper")
-    ablation = [s for _, s in grids.planned(grids.ablation({}, "weights", 2), results)]
+    ablation = [s for _, s in grids.planned(grids.ablation({}, "weights", [0, 1]), results)]
     assert len(ablation) == 10 and {s.layers for s in ablation} == {None, "4"}
 
 

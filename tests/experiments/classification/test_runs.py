@@ -68,7 +68,7 @@ def test_a_repeated_command_adds_only_the_rows_that_lack(data_root, tmp_path, ca
     settings = [Setting(**TINY, epochs=1, method=m) for m in ("standard", "shifted")]
     results = runs.table(tmp_path)
     runs.run_all(results, single(settings[:1]), runner(data_root, tmp_path / "work"))
-    runs.run_all(runs.table(tmp_path), single(settings), runner(data_root, tmp_path / "work"))
+    runs.run_all(runs.table(tmp_path), [("twice", lambda _: 2 * settings)], runner(data_root, tmp_path / "work"))
     rows = runs.table(tmp_path).rows
     assert [Setting.from_row(row) for row in rows] == settings
     assert all(row["seconds"] and row["hardware"] and row["torch"] and row["date"] for row in rows)

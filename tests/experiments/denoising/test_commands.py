@@ -1,6 +1,10 @@
 """Each command on a tiny subset: from end to end, killed and resumed, and told nonsense."""
 
 import re
+import shutil
+import statistics
+from importlib import resources
+from pathlib import Path
 
 import pytest
 from skimage import io
@@ -8,10 +12,12 @@ from typer.testing import CliRunner
 
 from metricconv._files import read_table
 from metricconv.experiments import report
-from metricconv.experiments.denoising import dataset, image
-from metricconv.experiments.denoising.commands import app
+from metricconv.experiments.denoising import average, dataset, image, tables
+from metricconv.experiments.denoising.commands import app, read_config
+from metricconv.experiments.results import Results
 
 MOMENT = ("seconds", "ms_per_image", "date")
+COMMITTED = Path(__file__).parents[3] / "results/denoising"
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +93,25 @@ def test_tuned_filters_are_compared_on_many_pictures(root, tmp_path):
     assert "| noisy |" in (tmp_path / "tuned.md").read_text()
 
 
+def test_other_knobs_are_other_rows(root, tmp_path):
+    common = ("denoise-tuned", "--data-root", root, "--output", tmp_path, "--pictures", 1, "--sigma", 0.1)
+    usual = resources.files("metricconv.experiments.denoising").joinpath("configs/heuristic.toml").read_text()
+    counts = []
+    for name, old, new in (
+        ("gaussian", "gaussian = { sigma = 0.8 }", "gaussian = { sigma = 0.9 }"),
+        ("base", "utb_edge = { iota = 0.12", "utb_edge = { iota = 0.1"),  # what all others are compared with
+    ):
+        assert old in usual
+        (tmp_path / f"{name}.toml").write_text(usual.replace(old, new))
+    for config in ((), ("--config", tmp_path / "gaussian.toml"), ("--config", tmp_path / "base.toml")):
+        assert call(*common, "--padding-mode", "zeros", *config).exit_code == 0
+        counts.append(len(read_table(tmp_path / "tuned.csv")))
+    assert counts == [8, 9, 17]
+    (tmp_path / "without.toml").write_text('[tuned."0.1"]\ngaussian = { sigma = 0.8 }')
+    result = call(*common, "--config", tmp_path / "without.toml")
+    assert result.exit_code == 1 and "has no utb_edge" in str(result.exception)
+
+
 def test_sample_locations_are_learnt_and_shown(root, tmp_path):
     result = image_command(root, tmp_path, "--method", "utb 0.1", "--method", "deformable")
     assert result.exit_code == 0, result.output
@@ -103,6 +128,24 @@ def test_sample_locations_are_learnt_and_shown(root, tmp_path):
     assert io.imread(tmp_path / "image_curves.png").std() > 1
     (sweep, *_) = (tmp_path / "work/image").glob("*range*/lr_range.png")
     assert sweep.exists()
+
+
+def test_pictures_of_one_name_and_other_iterations_and_precisions_are_told_apart(root, tmp_path):
+    for name in ("7", "8"):
+        (tmp_path / name).mkdir()
+        shutil.copy(root / f"BSDS300/test/{name}.jpg", tmp_path / name / "cameraman.jpg")
+    chosen = ("--method", "utb 0.1", "--rate", "paper", "--k", 5)
+    seven, eight = (("--image", tmp_path / name / "cameraman.jpg") for name in ("7", "8"))
+    for more in (seven, eight, (*seven, "--iterations", 9), (*seven, "--precision", "bf16-mixed")):
+        result = image_command(root, tmp_path, *chosen, *more)
+        assert result.exit_code == 0, result.output
+    rows = [row for row in read_table(tmp_path / "image.csv") if row["k"] == "5"]  # of which the paper has numbers
+    assert [row["image"] for row in rows] == ["cameraman"] * 4
+    assert len({(row["test_mse"], row["pixels"], row["iterations"], row["precision"]) for row in rows}) == 4
+    assert {row["paper_mse"] + row["paper_gap"] for row in rows} == {""}  # the paper's is another picture
+    page = (tmp_path / "image.md").read_text()
+    assert page.count("Test MSE:") == 4 and "n = 2" not in page
+    assert len(list((tmp_path / "work/image").glob("*_5_*"))) == 4
 
 
 def test_an_image_table_that_was_cut_short_is_completed_to_the_same(root, tmp_path, monkeypatch):
@@ -140,6 +183,56 @@ def test_one_layer_is_learnt_by_either_recipe(root, tmp_path):
     assert io.imread(tmp_path / "dataset.png").std() > 1
 
 
+def test_another_size_or_precision_is_another_run(root, tmp_path):
+    chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "utb 0.1")
+    assert dataset_command(root, tmp_path / "a", *chosen, "--size", 20).exit_code == 0
+    for more in ((), ("--size", 20), ("--precision", "bf16-mixed")):
+        result = dataset_command(root, tmp_path / "b", *chosen, *more)
+        assert result.exit_code == 0, result.output
+    rows = numbers(tmp_path / "b/dataset.csv")
+    assert len(rows) == 3 and numbers(tmp_path / "a/dataset.csv")[0] in rows
+    assert {row["devices"] for row in rows} == {"1"}
+    page = (tmp_path / "b/dataset.md").read_text()
+    assert "Pictures of 20 × 20 pixels, precision 32-true, 1 device." in page and page.count("Test MSE") == 3
+
+
+def test_the_page_of_a_dataset_has_means_over_seeds(root, tmp_path):
+    chosen = ("--recipe", "paper", "--weights", "learnt", "--method", "deformable")
+    for seed in (1, 2, 3):
+        assert dataset_command(root, tmp_path, *chosen, "--seed", seed, epochs=1).exit_code == 0
+    values = [float(row["test_psnr"]) for row in read_table(tmp_path / "dataset.csv")]
+    cell = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}, n = 3"
+    assert f"| σ = 0.1, deformable, weights learnt | {cell} |" in (tmp_path / "dataset.md").read_text()
+
+
+def test_the_committed_rows_are_done():
+    knobs = read_config("heuristic", None)["tuned"]
+    todo = average.settings("bsds300", [0.1, 0.3, 0.5], ["zeros", "reflect"], 100, 42, knobs)
+    assert not list(Results(COMMITTED / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES).pending(todo))
+    usual, same = read_config("image", None), {"precision": "32-true", "seed": 42}
+    todo = image.settings(
+        "cameraman",
+        usual["methods"],
+        usual["k"],
+        usual["sigma"],
+        ["paper"],
+        iterations=usual["iterations"],
+        pixels="f6e16531bfb1",
+        **same,
+    )
+    assert not list(Results(COMMITTED / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES).pending(todo))
+    usual = read_config("dataset", None)
+    rest = {"size": 256, "devices": 1, "noise": usual["noise"], "rate": usual["rate"], **same}
+    ours, paper = usual["ours"], usual["paper"]
+    todo = [
+        *dataset.our_settings("bsds300", ours["methods"], ours["k"], ours["sigma"], epochs=ours["epochs"], **rest),
+        *dataset.paper_settings(
+            "bsds300", paper["methods"], paper["weights"], [5, 11], paper["sigma"], epochs=paper["epochs"], **rest
+        ),
+    ]
+    assert not list(Results(COMMITTED / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES).pending(todo))
+
+
 def test_a_dataset_table_that_was_cut_short_is_completed_to_the_same(root, tmp_path, monkeypatch):
     chosen = ("--recipe", "paper", "--weights", "learnt", "--method", "utb 0.1", "--method", "deformable")
     assert dataset_command(root, tmp_path / "a", *chosen).exit_code == 0
@@ -166,6 +259,28 @@ def test_a_dataset_table_that_was_cut_short_is_completed_to_the_same(root, tmp_p
         patch.setattr(dataset.Denoiser, "training_step", watch)
         assert dataset_command(root, tmp_path / "b", *chosen).exit_code == 0
     assert epochs == [2]  # the first two were not run again
+    assert numbers(tmp_path / "a/dataset.csv") == numbers(tmp_path / "b/dataset.csv")
+
+
+def test_a_run_that_was_cut_short_has_the_rate_of_its_range_test_again(root, tmp_path, monkeypatch):
+    chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "deformable", "--rate", "range")
+    assert dataset_command(root, tmp_path / "a", *chosen).exit_code == 0
+
+    with monkeypatch.context() as patch:
+        step = dataset.Denoiser.training_step
+
+        def die(self, *arguments):
+            if self.trainer.max_epochs == 3 and self.current_epoch == 2:  # in the training, not in the range test
+                raise KeyboardInterrupt
+            return step(self, *arguments)
+
+        patch.setattr(dataset.Denoiser, "training_step", die)
+        assert dataset_command(root, tmp_path / "b", *chosen).exit_code != 0
+    (checkpoint,) = (tmp_path / "b").rglob("last.ckpt")
+    (first,) = (tmp_path / "b").rglob("lr_range.csv")
+    before = first.read_text()
+    assert dataset_command(root, tmp_path / "b", *chosen).exit_code == 0 and checkpoint.exists()
+    assert first.read_text() == before
     assert numbers(tmp_path / "a/dataset.csv") == numbers(tmp_path / "b/dataset.csv")
 
 
@@ -217,6 +332,8 @@ def test_nothing_to_render_is_said_in_one_line(tmp_path):
         (["denoise-image", "--data-root", "ROOT", "--method", "magic"], "`method` (='magic') must be one of 'utb 0.1'"),
         (["denoise-dataset", "--data-root", "ROOT", "--sigma", "nan"], "`sigma` (=nan) must be positive"),
         (["denoise-dataset", "--data-root", "ROOT", "--epochs", "-2"], "`epochs` (=-2) must be at least 1"),
+        (["denoise-dataset", "--data-root", "ROOT", "--rate", "rnage"], "`rate` (='rnage') must be one of 'paper', "),
+        (["denoise-dataset", "--data-root", "ROOT", "--recipe", "ours", "--rate", "rnage"], "`rate` (='rnage')"),
         (
             ["denoise-dataset", "--data-root", "ROOT", "--recipe", "magic"],
             "`recipe` (='magic') must be 'paper' or 'ours'",

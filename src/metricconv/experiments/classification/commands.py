@@ -130,7 +130,7 @@ def classify(
     """Train ResNets and add their rows to runs.csv; rows that are there already are not run again.
 
     By default the paper's network with metric convolutions on CIFAR-100. Without --grid, every combination of the
-    options that are repeated is run.
+    options that are repeated is run; a grid chooses methods, weights and the heads' rates itself.
     """
     from . import grids
 
@@ -138,12 +138,11 @@ def classify(
         raise ValueError(f"`graphs` needs one GPU, got `accelerator` (={accelerator!r}) and `devices` (={devices})")
     if grid == "short":
         precision = precision or _half_precision(accelerator)
-    start = "scratch" if pretrained is None else pretrained.stem
     common = _given(
         dataset=dataset,
         network=network,
         weights=weights,
-        start=None if pretrained is None else start,
+        start=None if pretrained is None else pretrained.stem,
         layers=layers,
         init=init,
         head=head,
@@ -167,7 +166,7 @@ def classify(
     if grid is None:
         phases = grids.single(_combinations(common, method, head_multiplier, seed))
     else:
-        phases = _grid(grid, common, start, seed)
+        phases = _grid(grid, common | _given(method=method, head_multiplier=head_multiplier), seed)
     runner = _runner(
         work,
         data_root,
@@ -252,15 +251,14 @@ def classify_diagnose(
     from .runs import trained_networks
 
     device, runner = _device(accelerator), _runner(work, data_root, download)
-    statistics = []
-    dataset = ""
-    for setting, model in trained_networks(network or [], output, work, adaptive=True):
+    statistics, about = [], {}
+    for name, (setting, model) in trained_networks(network or [], output, work, adaptive=True).items():
         pictures = runner.pictures(setting, device)
         some = pictures.test._replace(x=pictures.test.x[:images], y=pictures.test.y[:images])
         model.to(device)
-        statistics += diagnose.diagnose(setting.method, model, TestBatches(pictures, some, batch=64))
-        dataset = setting.dataset
-    diagnose.write(output, statistics, {"dataset": dataset, "images": images})
+        statistics += diagnose.diagnose(name, model, TestBatches(pictures, some, batch=64))
+        about[name] = {"dataset": setting.dataset, "images": len(some.y)}
+    diagnose.write(output, statistics, about)
     diagnose.show(statistics)
     typer.echo(f"wrote diagnosis.csv and diagnosis.png to {output}")
 
@@ -286,12 +284,15 @@ def classify_gradcam(
 
     device, runner = _device(accelerator), _runner(work, data_root, download)
     found = trained_networks(network or [], output, work)
-    pictures = runner.pictures(found[0][0], device)
+    setting, *others = (setting for setting, _ in found.values())
+    if any(other.dataset != setting.dataset for other in others):
+        raise ValueError("`network` must name networks of one dataset, whose images all of them look at")
+    pictures = runner.pictures(setting, device)
     chosen = image or gradcam.choose(pictures, count)
     if max(chosen) >= len(pictures.test.y) or min(chosen) < 0:
         raise ValueError(f"`image` (={max(chosen)}) must be at least 0 and less than {len(pictures.test.y)}")
-    models = {setting.method: model.to(device) for setting, model in found}
-    gradcam.write(output / "gradcam.png", models, pictures, chosen, NAMES[found[0][0].dataset])
+    models = {name: model.to(device) for name, (_, model) in found.items()}
+    gradcam.write(output / "gradcam.png", models, pictures, chosen, NAMES[setting.dataset])
     typer.echo(f"wrote gradcam.png to {output}")
 
 
@@ -314,22 +315,26 @@ def _combinations(
     return list(dict.fromkeys(made))
 
 
-def _grid(name: str, common: dict[str, Any], start: str, seeds: list[int] | None) -> "list[Phase]":
+def _grid(name: str, common: dict[str, Any], seeds: list[int] | None) -> "list[Phase]":
+    """Return a grid with what the options say for all of its runs; what it chooses itself may not be among them."""
     from ... import _checks
     from . import grids
 
-    _checks.one_of(name, ("short", "paper", "ablation"), "grid")
-    chosen = common.pop("dataset", None)
-    common.pop("start", None)
-    network = common.pop("network", None)
+    _checks.one_of(name, grids.DATASETS, "grid")
+    for option in ("method", "weights", "head_multiplier", *["layers"] * (name == "ablation")):
+        if option in common:
+            raise ValueError(f"`{option}` (={common[option]!r}) cannot be given: `grid` (={name!r}) chooses it itself")
+    chosen, start = common.pop("dataset", None), common.get("start", "scratch")
+    given = [seeds] if seeds else []
     if name == "short":
-        phases = grids.short(common, seeds or (0, 1, 2))
+        phases = grids.short(common, *given)
     elif name == "paper":
-        phases = grids.paper(common, dict.fromkeys(["scratch", start]), len(seeds) if seeds else 8)
+        phases = grids.paper(common, dict.fromkeys(["scratch", start]), *given)
     else:
-        networks = [network] if network else ["resnet18"]
-        phases = grids.ablation(common, start, len(seeds) if seeds else 10, networks)
-    return phases if chosen is None else grids.of_dataset(phases, chosen)
+        phases = grids.ablation(common, start, *given)
+    if chosen is None:
+        return phases
+    return grids.of_dataset(phases, _checks.one_of(chosen, grids.DATASETS[name], "dataset"))
 
 
 def _runner(work: Path, data_root: Path | None, download: bool, **options: Any) -> "Runner":

@@ -101,9 +101,9 @@ def edge_directions(images: Tensor) -> Tensor:
     return torch.stack([gy.square() - gx.square(), -2 * gx * gy], 1) / strength.unsqueeze(1)
 
 
-def write(folder: Path, statistics: Sequence[Statistic], about: Mapping[str, Any]) -> None:
-    """Write ``diagnosis.csv`` and ``diagnosis.png``."""
-    rows = [dataclasses.asdict(s) | dict(about) | versions() for s in statistics]
+def write(folder: Path, statistics: Sequence[Statistic], about: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write ``diagnosis.csv`` and ``diagnosis.png``; ``about`` has more columns for the rows of each method."""
+    rows = [dataclasses.asdict(s) | dict(about[s.method]) | versions() for s in statistics]
     write_table(folder / "diagnosis.csv", [{k: _short(v) for k, v in row.items()} for row in rows])
     with writing(folder / "diagnosis.png") as path:
         figure(statistics).savefig(path)
@@ -135,10 +135,10 @@ def figure(statistics: Sequence[Statistic]) -> Any:
     panels = drawing.subplots(rows, columns, squeeze=False).ravel()
     layers = list(dict.fromkeys(s.layer for s in statistics))
     for axes, quantity in zip(panels, shown, strict=False):
-        for method in dict.fromkeys(s.method for s in statistics):
+        for n, method in enumerate(dict.fromkeys(s.method for s in statistics)):
             some = [s for s in statistics if (s.method, s.quantity) == (method, quantity)]
             places = [layers.index(s.layer) for s in some]
-            colour = COLOURS.get(method)
+            colour = COLOURS.get(method, f"C{n}")
             axes.plot(
                 places, [s.median for s in some], "o-", color=colour, label=NAMES.get(method, method), markersize=3
             )

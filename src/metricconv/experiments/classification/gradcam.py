@@ -22,7 +22,7 @@ def write(
 
     Args:
         path: of the picture.
-        networks: by method, in evaluation mode, on the device of the pictures.
+        networks: by method or another name, in evaluation mode, on the device of the pictures.
         pictures: the dataset.
         indices: of the test images, a row each.
         names: of the classes.
@@ -30,7 +30,7 @@ def write(
     x, y = (part[list(indices)] for part in pictures.test)
     axes = plot_gradcam(
         pictures.normalised(x),
-        {NAMES[method]: (network, LAYER) for method, network in networks.items()},
+        {NAMES.get(name, name): (network, LAYER) for name, network in networks.items()},
         y,
         pictures=[image.cpu().numpy().squeeze(-1) if image.shape[-1] == 1 else image.cpu().numpy() for image in x],
         labels=[names[label] for label in y.tolist()],

@@ -1,12 +1,18 @@
 """Grids of runs by name: the short one for a single GPU and some minutes, and those of the paper's tables."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..results import Results, text
 from .runs import Phase
 from .setting import KEY, Setting
 
+# By the name of a grid, what it is about.
+DATASETS = {
+    "short": ("cifar100", "fashion-mnist"),
+    "paper": ("fashion-mnist", "mnist", "cifar100", "cifar10"),
+    "ablation": ("cifar100",),
+}
 RIVALS = ("deformable", "shifted")
 ADAPTIVE = ("metric-randers", *RIVALS)
 # Of the heads' learning rate, the most telling first.
@@ -31,10 +37,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[Phase]:
     """Return the comparison at one short schedule for all, in order of importance.
 
-    Each method is taken at its own best multiplier of the heads' rate, chosen on held-out images.
+    Each method is taken at its own best multiplier of the heads' rate, chosen on held-out images with the first seed.
     """
     common = SHORT | dict(common)
-    first, second, *more = seeds
+    first, *others = seeds
+    second, more = others[:1], others[1:]
     cifar = {"dataset": "cifar100", **common}
     clothes = {"dataset": "fashion-mnist", **common}
 
@@ -49,11 +56,14 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
 
         return settings
 
-    def best(base: Mapping[str, Any], *methods: str, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
+    def best(
+        base: Mapping[str, Any], *methods: str, seeds: Sequence[int] = (first,), **rest: Any
+    ) -> Callable[[Results], Iterator[Setting]]:
         def settings(results: Results) -> Iterator[Setting]:
-            for method in methods:
-                tried = make(cifar, method, seed=first)
-                yield make(base, method, **({"head_multiplier": best_multiplier(results, tried)} | rest))
+            for seed in seeds:
+                for method in methods:
+                    multiplier = best_multiplier(results, make(cifar, method, seed=first))
+                    yield make(base, method, head_multiplier=multiplier, seed=seed, **rest)
 
         return settings
 
@@ -67,16 +77,16 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
     return [
         ("CIFAR-100, standard", lambda _: [make(cifar, "standard", seed=first)]),
         ("CIFAR-100, the heads' rate", sweep(*MULTIPLIERS[:3])),
-        ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seed=second)),
-        ("Fashion-MNIST", best(clothes, "standard", *ADAPTIVE, seed=first)),
-        ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seed=second)),
+        ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seeds=second)),
+        ("Fashion-MNIST", best(clothes, "standard", *ADAPTIVE)),
+        ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seeds=second)),
         ("CIFAR-100, fixed weights", sweep(*MULTIPLIERS[:3], weights="fixed")),
-        ("CIFAR-100, the paper's init", best(cifar, *ADAPTIVE, init="paper", seed=first)),
+        ("CIFAR-100, the paper's init", best(cifar, *ADAPTIVE, init="paper")),
         ("CIFAR-100, the heads' rate, finer", sweep(*MULTIPLIERS[3:])),
-        ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seed=second)),
+        ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seeds=second)),
         ("CIFAR-100, other metrics", variants),
-        ("Fashion-MNIST, fixed weights", best(clothes, *ADAPTIVE, weights="fixed", seed=first)),
-        *((f"CIFAR-100, seed {n}", best(cifar, "standard", *ADAPTIVE, seed=n)) for n in more),
+        ("Fashion-MNIST, fixed weights", best(clothes, *ADAPTIVE, weights="fixed")),
+        ("CIFAR-100, more seeds", best(cifar, "standard", *ADAPTIVE, seeds=more)),
     ]
 
 
@@ -97,41 +107,35 @@ def sweep(
     return [("the heads' rate", settings)]
 
 
-def paper(common: Mapping[str, Any], starts: Iterable[str], seeds: int = 8) -> list[Phase]:
+def paper(common: Mapping[str, Any], starts: Iterable[str], seeds: Sequence[int] = range(8)) -> list[Phase]:
     """Return the paper's Tables 3 and 4 by its own recipe: Adam, 240 epochs, heads at the rate of the rest.
 
-    ``starts`` are "scratch" and, where pretrained weights are given, their name. One run each on the grey images and
-    ``seeds`` on the others, as in the paper.
+    ``starts`` are "scratch" and, where pretrained weights are given, their name. As in the paper, the grey images have
+    one run each, with the first seed, and the others one for each seed.
     """
     starts = list(starts)
 
     def of(dataset: str) -> Callable[[Results], Iterator[Setting]]:
         def settings(_: Results) -> Iterator[Setting]:
-            for seed in range(1 if "mnist" in dataset else seeds):
+            for seed in seeds[:1] if "mnist" in dataset else seeds:
                 for start in starts:
                     for method, weights in _cells():
                         yield Setting(**_published(common, dataset, method, weights, start), seed=seed)
 
         return settings
 
-    return [(dataset, of(dataset)) for dataset in ("fashion-mnist", "mnist", "cifar100", "cifar10")]
+    return [(dataset, of(dataset)) for dataset in DATASETS["paper"]]
 
 
-def ablation(
-    common: Mapping[str, Any], start: str, seeds: int = 10, networks: Iterable[str] = ("resnet18",)
-) -> list[Phase]:
+def ablation(common: Mapping[str, Any], start: str, seeds: Sequence[int] = range(10)) -> list[Phase]:
     """Return the paper's ablation: only layer 4 replaced, on CIFAR-100, with learnt weights."""
 
-    def of(network: str) -> Callable[[Results], Iterator[Setting]]:
-        def settings(_: Results) -> Iterator[Setting]:
-            for seed in range(seeds):
-                for method in ("standard", *RIVALS, "metric-randers", "metric-riemann"):
-                    fields = _published(common, "cifar100", method, "learnt", start)
-                    yield Setting(**{**fields, "network": network, "layers": "4"}, seed=seed)
+    def settings(_: Results) -> Iterator[Setting]:
+        for seed in seeds:
+            for method in ("standard", *RIVALS, "metric-randers", "metric-riemann"):
+                yield Setting(**_published(common, "cifar100", method, "learnt", start), layers="4", seed=seed)
 
-        return settings
-
-    return [(f"layer 4 alone, {network}", of(network)) for network in networks]
+    return [("layer 4 alone", settings)]
 
 
 def best_multiplier(results: Results, setting: Setting) -> float | None:
@@ -164,8 +168,12 @@ def of_dataset(phases: Iterable[Phase], dataset: str) -> list[Phase]:
 
 
 def planned(phases: Iterable[Phase], results: Results) -> list[tuple[str, Setting]]:
-    """Return all runs of a grid as it stands, each with the title of its phase."""
-    return [(title, setting) for title, settings in phases for setting in settings(results)]
+    """Return all runs of a grid as it stands, once each, with the title of their first phase."""
+    titles: dict[Setting, str] = {}
+    for title, settings in phases:
+        for setting in settings(results):
+            titles.setdefault(setting, title)
+    return [(title, setting) for setting, title in titles.items()]
 
 
 def _cells() -> Iterator[tuple[str, str]]:

@@ -3,15 +3,15 @@
 import statistics
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..._files import read_table, writing
-from ..results import markdown_table, write_markdown
+from ..results import markdown_table, text, write_markdown
 from . import published
 from .networks import start_label
-from .setting import METHODS, Setting
+from .setting import KEY, METHODS, Setting
 
 Row = dict[str, str]
 
@@ -33,17 +33,24 @@ COLOURS = {
     "metric-riemann": "#E69F00",
     "metric-geodesic": "#CC79A7",
 }
-# What makes runs comparable: the same for all methods of a table. Augmentation goes with the dataset.
-_PROTOCOL = ("recipe", "epochs", "batch", "lr", "weight_decay", "train_images", "holdout", "precision")
 # What a method may vary; named in its row where it is not the usual.
-_VARIANT = ("init", "head", "eps_omega", "stencil", "metric_groups", "s_min", "s_max", "l1", "warmup")
-_RECIPES = {"paper": "Adam, cosine", "sgd": "SGD (Nesterov), cosine", "onecycle": "SGD (Nesterov), one cycle"}
-_COLUMNS = {
-    "FKW, from scratch": ("fixed", "scratch"),
-    "FKW, pretrained": ("fixed", "transfer"),
-    "LKW, from scratch": ("learnt", "scratch"),
-    "LKW, pretrained": ("learnt", "transfer"),
+_VARIANT = {
+    "init": "the {}'s init",
+    "head": "{} numbers",
+    "eps_omega": "ε_ω = {}",
+    "stencil": "{} stencil",
+    "metric_groups": "{} groups",
+    "s_min": "scales from {}",
+    "s_max": "scales up to {}",
+    "l1": "L1 × {}",
+    "warmup": "{} epochs of warm-up",
 }
+# What makes runs comparable, the same for all of a table: every choice but those of its rows and columns, the stages it
+# is about, and what is summed up in a cell.
+_VARIED = ("method", *_VARIANT, "weights", "start", "layers", "head_multiplier", "seed")
+_PROTOCOL = tuple(name for name in KEY if name not in _VARIED)
+_VALUES = {"top1": "top-1", "top5": "top-5"}
+_RECIPES = {"paper": "Adam, cosine", "sgd": "SGD (Nesterov), cosine", "onecycle": "SGD (Nesterov), one cycle"}
 
 
 def write_all(folder: Path) -> list[str]:
@@ -64,12 +71,11 @@ def write_all(folder: Path) -> list[str]:
     return written
 
 
-def label(row: Mapping[str, str], names: Sequence[str] = _VARIANT) -> str:
+def label(row: Row, names: Iterable[str] = _VARIANT) -> str:
     """Return a method's name with what is not usual about it."""
-    setting = Setting.from_row(row)
-    usual = Setting(method=setting.method, weights=setting.weights).key
-    odd = [_phrase(name, setting.key[name]) for name in names if setting.key[name] not in (usual[name], None)]
-    return ", ".join([NAMES[setting.method], *filter(None, odd)])
+    usual = Setting(method=row["method"], weights=row["weights"]).key
+    odd = [_VARIANT[name].format(row[name]) for name in names if row[name] not in (text(usual[name]), "")]
+    return ", ".join([NAMES[row["method"]], *odd])
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
@@ -102,7 +108,7 @@ def swept(rows: Iterable[Row]) -> list[list[Row]]:
     for row in rows:
         plain = row["weights"] == "learnt" and row["start"] == "scratch" and row["layers"] in ("", "2-4")
         if plain and label(row) == NAMES[row["method"]]:
-            sweeps[(row["dataset"], row["network"], *_protocol(row))].append(row)
+            sweeps[_protocol(row)].append(row)
     several = [s for s in sweeps.values() if len({row["head_multiplier"] for row in s if row["head_multiplier"]}) > 2]
     return sorted(several, key=len, reverse=True)
 
@@ -137,7 +143,7 @@ def sweep_figure(rows: Iterable[Row]) -> Any:
         axes.set_xticks(ticks := sorted({float(r["head_multiplier"]) for r in runs if r["head_multiplier"]}))
         axes.set_xticklabels([f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_title(textwrap.fill(f"{DATASETS[runs[0]['dataset']]}, {_describe(runs[0])}", 60), fontsize=8)
+        axes.set_title(textwrap.fill(_describe(runs[0]), 60), fontsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     return figure
@@ -164,30 +170,21 @@ def _accuracies(title: str, rows: Sequence[Row], datasets: Sequence[str]) -> lis
     for dataset in datasets:
         of = [row for row in rows if row["dataset"] == dataset and row["layers"] in ("", "2-4")]
         for some in _by_protocol(of):
-            parts += [f"## {title}: {DATASETS[dataset]}, {_describe(some[0])}"]
-            parts += [_table(some, dataset, "top1")] + (
-                [_table(some, dataset, "top5")] if dataset == "cifar100" else []
-            )
+            parts += [f"## {title}: {_describe(some[0])}", _table(some, "top1")]
+            parts += [_table(some, "top5")] * (dataset == "cifar100")
             starts = sorted({row["start"] for row in some} - {"scratch"})
-            parts += [f"Pretrained: {'; '.join(start_label(start, DATASETS[dataset]) for start in starts)}."] * bool(
-                starts
-            )
+            parts += [f"Pretrained ({start}): {start_label(start, DATASETS[dataset])}." for start in starts]
     return parts
 
 
-def _table(rows: Sequence[Row], dataset: str, value: str) -> str:
-    numbers = published.TOP1 if value == "top1" else published.TOP5
-    columns = [name for name, column in _COLUMNS.items() if any(_column(row) == column for row in rows)]
+def _table(rows: Sequence[Row], value: str) -> str:
+    """Return a table with a column for each kind of weights and each start."""
+    columns = sorted({_column(row) for row in rows})
     lines = []
-    for name, some in _by_label(rows).items():
-        cells = []
-        for column in columns:
-            weights, start = _COLUMNS[column]
-            runs = [row for row in some if _column(row) == (weights, start)]
-            paper = numbers.get(published.Cell(dataset, some[0]["method"], weights, start))
-            cells.append(_cell(runs, value, paper if runs and _as_published(runs[0]) else None))
-        lines.append([name, *cells])
-    return markdown_table([f"{'top-1' if value == 'top1' else 'top-5'}, {rows[0]['network']}", *columns], lines)
+    for name, some in _by_name(rows).items():
+        cells = [[row for row in some if _column(row) == column] for column in columns]
+        lines.append([name, *(_cell(runs, value, _printed(runs[0], value)) if runs else "" for runs in cells)])
+    return markdown_table([_VALUES[value], *(heading for *_, heading in columns)], lines)
 
 
 def _ablation(rows: Sequence[Row]) -> list[str]:
@@ -197,25 +194,18 @@ def _ablation(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row["dataset"] == "cifar100" and row["layers"] in ("", "4") and row["weights"] == "learnt"
     ]
-    for some in _by_protocol(of):
+    for some in _by_protocol(of, "start"):
         if not any(row["layers"] == "4" for row in some):
             continue
-        networks = [name for name in published.ABLATION_NETWORKS if any(row["network"] == name for row in some)]
-        for start in sorted({row["start"] for row in some if row["layers"] == "4"}):
-            parts.append(f"## Layer 4 alone: CIFAR-100, {start_label(start, 'CIFAR-100')}, {_describe(some[0])}")
-            lines = []
-            for name, runs in _by_label([row for row in some if row["start"] == start]).items():
-                cells = []
-                for n, value in enumerate(("top1", "top5")):
-                    for network in networks:
-                        paper = published.ABLATION.get((network, runs[0]["method"]))
-                        here = [row for row in runs if row["network"] == network]
-                        shown = bool(here) and _as_published(here[0])
-                        cells.append(_cell(here, value, paper[n] if paper and shown else None))
-                lines.append([name, *cells])
-            header = [f"top-{k}, {network}" for k in (1, 5) for network in networks]
-            parts.append(markdown_table(["", *header], lines))
-            parts += ["The paper's networks were pretrained."] * (start == "scratch")
+        lines = []
+        for name, runs in _by_name(some).items():
+            paper = published.ABLATION.get((runs[0]["network"], runs[0]["method"])) if _as_published(runs[0]) else None
+            pairs = zip(_VALUES, paper or (None, None), strict=True)
+            lines.append([name, *(_cell(runs, value, number) for value, number in pairs)])
+        start = some[0]["start"]
+        parts.append(f"## Layer 4 alone: {_describe(some[0])}, {start_label(start, 'CIFAR-100')}")
+        parts.append(markdown_table(["", *_VALUES.values()], lines))
+        parts += ["The paper's networks were pretrained."] * (start == "scratch")
     return parts
 
 
@@ -224,32 +214,34 @@ def _multipliers(rows: Sequence[Row]) -> list[str]:
     for runs in swept(rows):
         places = sorted({float(row["head_multiplier"]) for row in runs if row["head_multiplier"]}, reverse=True)
         lines = []
-        for name, some in _by_label(runs).items():
+        for name, some in _by_name(runs).items():
             if some[0]["method"] == "standard":
                 continue
             found = [[_percent(row) for row in some if float(row["head_multiplier"]) == place] for place in places]
             lines.append([name, *(spread(values) if values else "" for values in found)])
-        title = f"## The heads' learning rate: {DATASETS[runs[0]['dataset']]}, {_describe(runs[0])}"
+        title = f"## The heads' learning rate: {_describe(runs[0])}"
         parts += [title, markdown_table(["top-1", *(f"× {place:g}" for place in places)], lines)]
     return parts + ["![accuracy by the heads' learning rate](sweep.png)"] * bool(parts)
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:
-    """Return epoch times, memory and size, beside the standard network's of the same protocol and hardware."""
+    """Return epoch times, memory and size, beside the standard network's of the same protocol, start and hardware."""
     parts = []
     for dataset in DATASETS:
         of = [row for row in rows if row["dataset"] == dataset and row["epoch_seconds"]]
-        for some in _by_protocol(of, "network", "hardware", "processes"):
+        for some in _by_protocol(of, "start", "hardware", "processes"):
             base = [float(row["epoch_seconds"]) for row in some if row["method"] == "standard"]
             lines = []
-            for name, runs in _by_size(some).items():
+            for name, runs in _by_name(some, _label_of_cost).items():
                 seconds = statistics.median(float(row["epoch_seconds"]) for row in runs)
                 peaks = [float(row["peak_mb"]) for row in runs if row["peak_mb"]]
                 ratio = f"{seconds / statistics.median(base):.2f}" if base else ""
                 peak = f"{statistics.median(peaks):.0f}" if peaks else ""
                 lines.append([name, f"{int(runs[0]['parameters']) / 1e6:.2f}", f"{seconds:.2f}", ratio, peak])
+            hardware = f"{some[0]['processes']} × {some[0]['hardware']}".removeprefix("1 × ")
+            start = start_label(some[0]["start"], DATASETS[dataset])
             parts += [
-                f"## Cost: {DATASETS[dataset]}, {some[0]['network']}, {some[0]['hardware']}, {_describe(some[0])}",
+                f"## Cost: {hardware}, {_describe(some[0])}, {start}",
                 markdown_table(["", "parameters, M", "s an epoch", "× standard", "peak, MiB"], lines),
             ]
     return parts
@@ -259,8 +251,6 @@ def _cell(runs: Sequence[Row], value: str, paper: published.Number | None) -> st
     printed = ""
     if paper is not None:
         printed = f" [{paper[0]:.2f}{'' if paper[1] is None else f' ± {paper[1]:.2f}'}]"
-    if not runs:
-        return ""
     chosen = best_rows(runs)
     multiplier = chosen[0]["head_multiplier"]
     return spread([100 * float(row[value]) for row in chosen]) + (f" ×{multiplier}" if multiplier else "") + printed
@@ -274,26 +264,16 @@ def _by_protocol(rows: Iterable[Row], *more: str) -> list[list[Row]]:
     return sorted(groups.values(), key=lambda some: (-int(some[0]["epochs"]), -len(some)))
 
 
-def _by_label(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def _by_name(rows: Iterable[Row], name: Callable[[Row], str] = label) -> dict[str, list[Row]]:
     """Group runs by method and what is not usual about it, in the order of the methods, plain forms first."""
     groups = defaultdict(list)
     for row in rows:
-        groups[label(row)].append(row)
-    return _ordered(groups)
-
-
-def _by_size(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Group runs by method and what changes its cost."""
-    groups = defaultdict(list)
-    for row in rows:
-        fixed, only = row["weights"] == "fixed", row["layers"] == "4"
-        name = label(row, ("head", "stencil", "metric_groups"))
-        groups[name + ", fixed weights" * fixed + ", layer 4 alone" * only].append(row)
-    return _ordered(groups)
-
-
-def _ordered(groups: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
+        groups[name(row)].append(row)
     return dict(sorted(groups.items(), key=lambda item: (METHODS.index(item[1][0]["method"]), len(item[0]), item[0])))
+
+
+def _label_of_cost(row: Row) -> str:
+    return label(row) + ", fixed weights" * (row["weights"] == "fixed") + ", layer 4 alone" * (row["layers"] == "4")
 
 
 def _protocol(row: Row) -> tuple[str, ...]:
@@ -302,35 +282,41 @@ def _protocol(row: Row) -> tuple[str, ...]:
 
 def _describe(row: Row) -> str:
     """Return a protocol in words."""
-    words = [
-        _RECIPES[row["recipe"]],
-        f"{row['epochs']} epoch{'s' * (row['epochs'] != '1')}",
-        f"batch {row['batch']}",
-        f"rate {row['lr']}",
-    ]
-    words += [f"{row['train_images']} training images"] * bool(row["train_images"])
-    words += [f"{row['holdout']} held out"] * (row["holdout"] != "0")
-    return ", ".join([*words, row["precision"]])
+    words = {
+        "dataset": DATASETS[row["dataset"]],
+        "network": row["network"],
+        "recipe": _RECIPES[row["recipe"]],
+        "epochs": f"{row['epochs']} epoch{'s' * (row['epochs'] != '1')}",
+        "batch": f"batch {row['batch']}",
+        "lr": f"rate {row['lr']}",
+        "weight_decay": f"weight decay {row['weight_decay']}",
+        "augmentation": row["augmentation"].replace("none", "no augmentation"),
+        "train_images": f"{row['train_images']} training images" * bool(row["train_images"]),
+        "holdout": f"{row['holdout']} held out" * (row["holdout"] != "0"),
+        "precision": row["precision"],
+    }
+    return ", ".join(filter(None, (words.get(name, f"{name} {row[name]}") for name in _PROTOCOL)))
 
 
-def _phrase(name: str, value: Any) -> str:
-    if name == "init":
-        return "the paper's init"
-    if name == "eps_omega":
-        return f"ε_ω = {value:g}"
-    if name == "s_max":  # said with s_min
-        return ""
-    phrases = {"head": "{} numbers", "stencil": "{} stencil", "metric_groups": "{} groups", "s_min": "scales from {}"}
-    return (phrases | {"l1": "L1 × {:g}", "warmup": "{} epochs of warm-up"})[name].format(value)
+def _printed(row: Row, value: str) -> published.Number | None:
+    """Return the paper's number for a run: its Tables 3 and 4 are about ResNet-18."""
+    if row["network"] != "resnet18" or not _as_published(row):
+        return None
+    start = "scratch" if row["start"] == "scratch" else "transfer"
+    numbers = published.TOP1 if value == "top1" else published.TOP5
+    return numbers.get(published.Cell(row["dataset"], row["method"], row["weights"], start))
 
 
 def _as_published(row: Row) -> bool:
     """Say whether the paper has this form of a method; its start, L1 term and warm-up may differ."""
-    return label(row, ("head", "eps_omega", "stencil", "metric_groups", "s_min")) == NAMES[row["method"]]
+    return label(row, ("head", "eps_omega", "stencil", "metric_groups", "s_min", "s_max")) == NAMES[row["method"]]
 
 
-def _column(row: Row) -> tuple[str, str]:
-    return row["weights"], "scratch" if row["start"] == "scratch" else "transfer"
+def _column(row: Row) -> tuple[str, bool, str]:
+    """Return the heading of a run's column, behind what columns are sorted by."""
+    pretrained = row["start"] != "scratch"
+    kind = {"fixed": "FKW", "learnt": "LKW"}[row["weights"]]
+    return kind, pretrained, f"{kind}, pretrained ({row['start']})" if pretrained else f"{kind}, from scratch"
 
 
 def _score(row: Row) -> float:

@@ -119,7 +119,7 @@ class Runner:
         if self.options.graphs:
             half = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(setting.precision)
             with torch.autocast("cuda", half, enabled=half is not None):
-                capture(network, next(iter(train))[0])
+                capture(network.train(), next(iter(train))[0])
         return Run(Classifier(network, setting, pictures.classes), train, tests)
 
     def images(self, dataset: str) -> datasets.Images:
@@ -182,7 +182,7 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
         return None if max_minutes is None else max(max_minutes - (time.monotonic() - start) / 60, 0)
 
     for title, settings in phases:
-        lacking = [setting for setting in settings(results) if setting.key not in results]
+        lacking = [setting for setting in dict.fromkeys(settings(results)) if setting.key not in results]
         for n, setting in enumerate(lacking, 1):
             minutes, expected = left(), expected_seconds(results, setting)
             if minutes is not None and (expected or 0) >= 60 * minutes:
@@ -198,10 +198,11 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
 
 def trained_networks(
     paths: Sequence[Path], output: Path, work: Path, *, adaptive: bool = False
-) -> list[tuple[Setting, nn.Module]]:
+) -> dict[str, tuple[Setting, nn.Module]]:
     """Return the networks of these files; of none, the best of each method that the work folder still has.
 
-    Best is by the rows of the table in ``output``; the dataset is the one with the most methods.
+    Best is by the rows of the table in ``output``; the dataset is the one with the most methods. Networks are named by
+    their method; where several share it, also by what tells their settings apart.
     """
     if not paths:
         best: dict[tuple[str, str], Path] = {}
@@ -214,7 +215,11 @@ def trained_networks(
         paths = [best[most, method] for method in METHODS if (most, method) in best]
     if not paths:
         raise ValueError(f"`work` (={work}) has no trained network of the runs in {output}: name one with --network")
-    return [networks.load_network(path) for path in paths]
+    found = [networks.load_network(path) for path in paths]
+    settings = [setting for setting, _ in found]
+    if len(set(settings)) < len(settings):
+        raise ValueError(f"`network` must name different runs, got {', '.join(map(str, paths))}")
+    return {_name(setting, settings): (setting, network) for setting, network in found}
 
 
 def expected_seconds(results: Results, setting: Setting) -> float | None:
@@ -243,6 +248,12 @@ def summary(values: dict[str, object]) -> str:
 def say(line: str) -> None:
     """Tell the person at the terminal how far things are."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _name(setting: Setting, among: Iterable[Setting]) -> str:
+    rivals = [other.key for other in among if other.method == setting.method]
+    apart = [name for name in KEY if len({other[name] for other in rivals}) > 1]
+    return ", ".join([setting.method, *(f"{name} {text(setting.key[name])}" for name in apart)])
 
 
 def _progress_bar(wanted: bool | None) -> list[Callback]:

@@ -19,17 +19,23 @@ BASE = TUNABLE["utb_edge"].name
 
 
 def settings(
-    dataset: str, sigmas: Sequence[float], padding_modes: Sequence[str], pictures: int, seed: int
+    dataset: str,
+    sigmas: Sequence[float],
+    padding_modes: Sequence[str],
+    pictures: int,
+    seed: int,
+    tuned: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table."""
-    names = ["noisy", *(tunable.name for tunable in TUNABLE.values())]
+    """Yield the rows of the table; ``tuned`` are the knobs by σ."""
     for sigma in sigmas:
         check_sigma(sigma)
     for padding_mode in padding_modes:
         _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
-    for sigma, padding_mode, name in itertools.product(sigmas, padding_modes, names):
-        row = {"method": name, "sigma": sigma, "padding_mode": padding_mode}
-        yield {"dataset": dataset, **row, "pictures": pictures, "seed": seed}
+    for sigma, padding_mode in itertools.product(sigmas, padding_modes):
+        methods = _methods(tuned, sigma, padding_mode)
+        for name, method in methods.items():
+            row = {"method": name, "sigma": sigma, "padding_mode": padding_mode, "pictures": pictures, "seed": seed}
+            yield {"dataset": dataset, **row, "knobs": method.setting, "base": methods[BASE].setting}
 
 
 def run(results: Results, todo: Sequence[Mapping[str, Any]], clean: Tensor, tuned: Mapping[str, Any]) -> None:
@@ -40,14 +46,12 @@ def run(results: Results, todo: Sequence[Mapping[str, Any]], clean: Tensor, tune
         if held is None or held[0] != group:
             sigma, padding_mode, seed = group
             (noisy,) = add_noise(clean, sigma, seed)
-            methods = {m.name: m for m in tuned_methods(nearest(tuned, sigma), padding_mode)}
-            methods["noisy"] = Method("noisy", "", lambda image: image)
+            methods = _methods(tuned, sigma, padding_mode)
             held = group, noisy, methods, _scores(methods[BASE], clean, noisy)[:, 0]
         _, noisy, methods, base = held
         method, start = methods[str(setting["method"])], time.perf_counter()
         scores = _scores(method, clean, noisy)
         values = {
-            "knobs": " ".join(f"{key}={value:g}" for key, value in method.knobs.items()),
             "psnr": float(scores[:, 0].mean()),
             "psnr_sd": float(scores[:, 0].std()),
             "ssim": float(scores[:, 1].mean()),
@@ -55,6 +59,15 @@ def run(results: Results, todo: Sequence[Mapping[str, Any]], clean: Tensor, tune
             "better": float((scores[:, 0] > base).mean()),
         }
         results.add(setting, values, time.perf_counter() - start)
+
+
+def _methods(tuned: Mapping[str, Any], sigma: float, padding_mode: str) -> dict[str, Method]:
+    """Return the filters by name, the one that does nothing first."""
+    filters = [Method("noisy", "", lambda image: image), *tuned_methods(nearest(tuned, sigma), padding_mode)]
+    methods = {method.name: method for method in filters}
+    if BASE not in methods:
+        raise ValueError(f"`tuned` has no utb_edge, the filter that others are compared with, for `sigma` (={sigma})")
+    return methods
 
 
 def _scores(method: Method, clean: Tensor, noisy: Tensor) -> np.ndarray:

@@ -84,7 +84,12 @@ def denoise_tuned(
     chosen = read_config("heuristic", config, seed=seed)
     clean = load(splits(dataset, data_root, download=download)[1][:pictures])
     todo = average.settings(
-        dataset, sigma or [0.1, 0.3, 0.5], padding_mode or ["zeros", "reflect"], len(clean), chosen["seed"]
+        dataset,
+        sigma or [0.1, 0.3, 0.5],
+        padding_mode or ["zeros", "reflect"],
+        len(clean),
+        chosen["seed"],
+        chosen["tuned"],
     )
     results = Results(output / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES)
     average.run(results, list(todo), clean, chosen["tuned"])
@@ -119,7 +124,7 @@ def denoise_image(
     name, clean = _picture(image, data_root, download)
     from ..results import Results
     from . import image as experiment
-    from . import report, tables
+    from . import pictures, report, tables
 
     todo = experiment.settings(
         name,
@@ -129,9 +134,11 @@ def denoise_image(
         chosen["rates"],
         iterations=chosen["iterations"],
         seed=chosen["seed"],
+        pixels=pictures.pixels_of(clean),
+        precision=precision,
     )
     results = Results(output / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES)
-    options: dict[str, Any] = {"accelerator": accelerator, "precision": precision, "deterministic": deterministic}
+    options: dict[str, Any] = {"accelerator": accelerator, "deterministic": deterministic}
     experiment.run(results, list(todo), clean, work / "image", max_minutes, **options)
     report.write_image(output, work / "image")
     typer.echo(f"wrote image.csv, image_curves.csv, image.md and figures to {output}")
@@ -183,23 +190,16 @@ def denoise_dataset(
         chosen = whole[name] | {
             key: value for key, value in {"epochs": epochs, "k": k, "sigma": sigma, "methods": method}.items() if value
         }
-        rest = {"epochs": chosen["epochs"], "seed": whole["seed"], "noise": whole["noise"]}
+        rest = {"epochs": chosen["epochs"], "size": size, "precision": precision, "devices": devices}
+        rest |= {name: whole[name] for name in ("seed", "noise", "rate")}
         if name == "paper":
             kinds = weights or chosen["weights"]
-            todo += experiment.paper_settings(
-                dataset, chosen["methods"], kinds, chosen["k"], chosen["sigma"], rate=whole["rate"], **rest
-            )
+            todo += experiment.paper_settings(dataset, chosen["methods"], kinds, chosen["k"], chosen["sigma"], **rest)
         else:
             todo += experiment.our_settings(dataset, chosen["methods"], chosen["k"], chosen["sigma"], **rest)
     results = Results(output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
-    options: dict[str, Any] = {
-        "accelerator": accelerator,
-        "devices": devices,
-        "strategy": strategy,
-        "precision": precision,
-        "deterministic": deterministic,
-    }
-    experiment.run(results, todo, work / "dataset", data_root, max_minutes, size=(size, size), **options)
+    options: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "deterministic": deterministic}
+    experiment.run(results, todo, work / "dataset", data_root, max_minutes, **options)
     report.write_dataset(output)
     typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {output}")
 

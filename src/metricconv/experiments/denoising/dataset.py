@@ -143,10 +143,10 @@ def read_pictures(
     root: Path | None = None,
     *,
     download: bool = False,
-    size: tuple[int, int] = SIZE,
+    size: int = SIZE[0],
 ) -> Pictures:
     """Read a dataset and add the noise, which is the same for every run."""
-    train, test = (load(paths, size) for paths in splits(dataset, root, download=download))
+    train, test = (load(paths, (size, size)) for paths in splits(dataset, root, download=download))
     (noisy,) = add_noise(torch.cat([train, test]), sigma, NOISE_SEED, stored=noise == "8-bit")
     return Pictures(train, noisy[: len(train)], test, noisy[len(train) :])
 
@@ -158,8 +158,9 @@ def learn(setting: Mapping[str, Any], pictures: Pictures, folder: Path, **option
         setting: one of ``paper_settings`` or ``our_settings``.
         pictures: its images.
         folder: for the checkpoint and the logs.
-        **options: of ``make_trainer``: accelerator, devices, strategy, precision …
+        **options: of ``make_trainer``: accelerator, strategy, deterministic …
     """
+    options |= {name: setting[name] for name in ("devices", "precision")}
     key = Setting(*(setting[name] for name in Setting._fields))
     seed_all(setting["seed"])
     ours = setting["recipe"] == "ours"
@@ -170,7 +171,7 @@ def learn(setting: Mapping[str, Any], pictures: Pictures, folder: Path, **option
     train = Batches(pictures.train_noisy, pictures.train_clean)
     test = Batches(pictures.test_noisy, pictures.test_clean)
     if setting["rate"] == "range":
-        sweep = range_test(Denoiser(layer, rate, "paper"), train.loader(size), *_RANGE, folder=folder, **options)
+        sweep = range_test(Denoiser(layer, rate, "paper"), train.loader(size), *_RANGE, **options)
         sweep.write(folder, name_of(setting, KEY))
         rate = sweep.suggestion
     module = Denoiser(layer, rate, setting["recipe"])
@@ -188,7 +189,8 @@ def learn(setting: Mapping[str, Any], pictures: Pictures, folder: Path, **option
     train_mse = measure(module, train, size)[0].mean().item()
     errors, seconds = measure(module, test, size)
     test_mse = errors.mean().item()
-    printed = published.DATASET_MSE.get(setting["dataset"], {}).get(key) if not ours else None
+    alike = not ours and setting["size"] == SIZE[0]
+    printed = published.DATASET_MSE.get(setting["dataset"], {}).get(key) if alike else None
     return {
         "lr": rate,
         "train_mse": train_mse,
@@ -224,15 +226,14 @@ def run(
     max_minutes: float | None = None,
     *,
     download: bool = False,
-    size: tuple[int, int] = SIZE,
     **options: Any,
 ) -> None:
     """Add the rows that ``results`` lacks; checkpoints and logs go below ``output``."""
     held: tuple[object, Pictures] | None = None
     for setting in results.pending(todo, max_minutes):
-        wanted: Any = tuple(setting[name] for name in ("dataset", "sigma", "noise"))
+        wanted: Any = tuple(setting[name] for name in ("dataset", "sigma", "noise", "size"))
         if held is None or held[0] != wanted:
-            dataset, sigma, noise = wanted
+            dataset, sigma, noise, size = wanted
             held = wanted, read_pictures(dataset, sigma, noise, root, download=download, size=size)
         start = time.perf_counter()
         values = learn(setting, held[1], output / name_of(setting, KEY), **options)
@@ -266,6 +267,7 @@ def _check(sigmas: Sequence[float], ks: Sequence[int], rest: Mapping[str, Any]) 
     if rest["epochs"] < 1:
         raise ValueError(f"`epochs` (={rest['epochs']}) must be at least 1")
     _each([rest["noise"]], NOISES, "noise")
+    _each([rest["rate"]], RATES, "rate")
 
 
 def _each(values: Sequence[str], choices: Sequence[str] | Mapping[str, Any], name: str) -> None:

@@ -28,10 +28,10 @@ from ...ops import support_conv
 from ...stencils import polar
 from ...supports import Deformable, Support, TangentBall
 from ..lr_range import RangeTest, range_test
-from ..results import Results, text
+from ..results import Results, locked, text
 from ..training import device_of, fit, history, make_trainer, seed_all
 from . import published
-from .pictures import add_noise, check_sigma, psnr, save_grey
+from .pictures import CAMERAMAN_PIXELS, add_noise, check_sigma, psnr, save_grey
 from .published import Setting
 from .tables import IMAGE_KEY as KEY
 from .tables import name_of
@@ -177,8 +177,9 @@ def learn(setting: Mapping[str, Any], clean: Tensor, **options: Any) -> Outcome:
     Args:
         setting: one of ``settings``.
         clean: the image, in [0, 1].
-        **options: of ``make_trainer``: accelerator, precision …
+        **options: of ``make_trainer``: accelerator, deterministic …
     """
+    options["precision"] = setting["precision"]
     pair = make_pair(clean, setting["sigma"], setting["seed"], device_of(options))
     key = Setting(setting["method"], setting["eps_omega"], "fixed", setting["k"], setting["sigma"])
     # The loss is a mean over pixels: the paper's rates are for 256 × 256 of them.
@@ -212,6 +213,7 @@ def learn(setting: Mapping[str, Any], clean: Tensor, **options: Any) -> Outcome:
     assert model.filtered is not None
     train, test = model.filtered
     train_mse, test_mse = (float(mse_loss(image, pair.clean.cpu())) for image in (train, test))
+    the_papers = CAMERAMAN_PIXELS.startswith(setting["pixels"])
     values = {
         "lr": rate,
         "train_mse": train_mse,
@@ -219,8 +221,8 @@ def learn(setting: Mapping[str, Any], clean: Tensor, **options: Any) -> Outcome:
         "gap": test_mse / train_mse - 1,
         "train_psnr": psnr(train_mse),
         "test_psnr": psnr(test_mse),
-        "paper_mse": published.IMAGE_MSE.get(key),
-        "paper_gap": published.IMAGE_GAP.get(key),
+        "paper_mse": published.IMAGE_MSE.get(key) if the_papers else None,
+        "paper_gap": published.IMAGE_GAP.get(key) if the_papers else None,
     }
     return Outcome(values, curve, train[0, 0], test[0, 0], tested)
 
@@ -231,8 +233,7 @@ def sweep(
     """Test the learning rates of one setting on an image (H, W)."""
     pair = make_pair(clean, setting["sigma"], setting["seed"], device_of(options))
     loader = DataLoader(_Same(pair, steps), batch_size=None)
-    with tempfile.TemporaryDirectory() as folder:
-        return range_test(_model(setting, pair, low), loader, low, high, steps, folder=Path(folder), **options)
+    return range_test(_model(setting, pair, low), loader, low, high, steps, **options)
 
 
 def run(
@@ -274,6 +275,7 @@ def _model(setting: Mapping[str, Any], pair: Pair, rate: float) -> SampleLocatio
 def _keep_curve(path: Path, setting: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> None:
     """Add the curve of a setting to the CSV of all, in place of an earlier one."""
     key = {name: text(setting[name]) for name in KEY}
-    others = [row for row in read_table(path) if any(row[name] != value for name, value in key.items())]
     points = [key | {name: text(value) for name, value in point.items()} for point in curve]
-    write_table(path, [*others, *points], (*KEY, "iteration", *CURVES))
+    with locked(path):
+        others = [row for row in read_table(path) if any(row[name] != value for name, value in key.items())]
+        write_table(path, [*others, *points], (*KEY, "iteration", *CURVES))

@@ -13,15 +13,14 @@ from ..data import Dataset, MissingData, fetch, fetch_archive, files_digest, fin
 
 SIZE = (256, 256)
 
-_CAMERAMAN_PIXELS = "f6e16531bfb1838d95097c8908ce4f26e21f20ac001099bc03902f165426455f"
+CAMERAMAN_PIXELS = "f6e16531bfb1838d95097c8908ce4f26e21f20ac001099bc03902f165426455f"
 _BSDS300_FILES = "edf684ee30c4630ca9a08f6331498d37853eb2c9356a57721cf38f1f3c617d4e"
 
 
 def _fetch_cameraman(path: Path) -> None:
     """Fetch the first picture of Set12 from the repository of DnCNN, where it is public."""
     fetch("https://raw.githubusercontent.com/cszn/DnCNN/master/testsets/Set12/01.png", path)
-    if pixels_digest(path) != _CAMERAMAN_PIXELS:
-        path.unlink()
+    if pixels_digest(open_grey(path)) != CAMERAMAN_PIXELS:
         raise ValueError(f"what was downloaded for {path.name} is another picture than the paper's cameraman")
 
 
@@ -99,6 +98,11 @@ def check_sigma(sigma: float) -> None:
     """Refuse a standard deviation that is none."""
     if not 0 < sigma < math.inf:
         raise ValueError(f"`sigma` (={sigma}) must be positive: the noise's standard deviation, for images in [0, 1]")
+
+
+def pixels_of(image: Tensor) -> str:
+    """Return what tells a picture (H, W) from others of its name: twelve digits of the SHA-256 of its pixels."""
+    return pixels_digest(image.numpy())[:12]
 
 
 def psnr(mse: float) -> float:

@@ -1,5 +1,6 @@
 """Tables in Markdown and figures, from the CSVs alone (and from pictures, where a run has left some)."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ COLOURS = {"deformable": "#0072B2", "utb 0.9": "#E69F00", "utb 0.1": "#D55E00"}
 _MARKERS = {"standard": "x", "two plain layers": "+", "deformable deep": "D", "utb deep": "D", "ugb deep": "s"}
 _SHOWN_KS = ("5", "11", "31")
 _EPS_OMEGA = r"$\varepsilon_\omega$"
+_SEEDS = "Of several seeds, the mean ± the standard deviation, and how many there are."
 LABELS = {"deformable": "deformable", "utb 0.9": "UTB, ε_ω = 0.9", "utb 0.1": "UTB, ε_ω = 0.1"}
 
 
@@ -77,10 +79,9 @@ def write_tuned(folder: Path) -> None:
     parts = [
         "# Filters with tuned knobs, on many pictures",
         f"{_span(rows)}. `denoise-tuned` writes this page. The knobs are from three other photographs; every filter "
-        "with knobs is tuned alike.",
+        "with knobs is tuned alike. Where the CSV has several knobs of a filter, the last are shown.",
     ]
-    for dataset, pictures, seed in _distinct(rows, "dataset", "pictures", "seed"):
-        chosen = [r for r in rows if (r["dataset"], r["pictures"], r["seed"]) == (dataset, pictures, seed)]
+    for (dataset, pictures, seed), chosen in _groups(rows, "dataset", "pictures", "seed"):
         columns = _distinct(chosen, "sigma", "padding_mode")
         header = ["", *(f"σ = {sigma}, {mode}" for sigma, mode in columns)]
         for title, say in (
@@ -106,21 +107,22 @@ def write_image(folder: Path, work: Path | None = None) -> None:
     rows = read_table(folder / "image.csv")
     parts = [
         "# Sample locations learnt on one image",
-        "Trained on one noise, tested on another over the same image; uniform weights, plain gradient descent. Means "
-        "and standard deviations over noises where there are several; in brackets, the paper's number. "
+        "Trained on one noise, tested on another over the same image; uniform weights, plain gradient descent. Of "
+        "several noises, the mean ± the standard deviation, and how many there are; in brackets, the paper's number. "
         f"{_span(rows)}. `denoise-image` writes this page.",
     ]
-    for rate, title in (
-        ("paper", "## With the paper's learning rates"),
-        ("range", "## With rates from our range test"),
+    titles = {"paper": "with the paper's learning rates", "range": "with rates from our range test"}
+    for (image, pixels, iterations, precision, rate), chosen in _groups(
+        rows, "image", "pixels", "iterations", "precision", "rate"
     ):
-        chosen = [row for row in rows if row["rate"] == rate]
-        if not chosen:
-            continue
-        parts += [title, "Test MSE:", _image_table(chosen, "test_mse", "paper_mse", scientific)]
-        parts += ["Generalisation gap δ = (test − train) / train:", _image_table(chosen, "gap", "paper_gap", _gap)]
+        parts += [
+            f"## {image}, {iterations} iterations, {titles[rate]}",
+            f"The picture whose `pixels` are {pixels}; precision {precision}.",
+        ]
+        parts += ["Test MSE:", _table(chosen, "test_mse", "paper_mse", scientific)]
+        parts += ["Generalisation gap δ = (test − train) / train:", _table(chosen, "gap", "paper_gap", _gap)]
         if rate == "range":
-            parts += ["Suggested rates:", _image_table(chosen, "lr", "", lambda value: scientific(value, 1))]
+            parts += ["Suggested rates:", _table(chosen, "lr", "", lambda value: scientific(value, 1))]
     write_markdown(folder / "image.md", *parts)
     curves = read_table(folder / "image_curves.csv")
     if curves:
@@ -139,23 +141,21 @@ def write_dataset(folder: Path) -> None:
     parts = ["# One layer learnt on a dataset", f"{_span(rows)}. `denoise-dataset` writes this page."]
     published = [row for row in rows if row["recipe"] == "paper"]
     ours = [row for row in rows if row["recipe"] == "ours"]
-    for dataset, noise, rate, epochs in _distinct(published, "dataset", "noise", "rate", "epochs"):
-        chosen = [
-            r for r in published if (r["dataset"], r["noise"], r["rate"], r["epochs"]) == (dataset, noise, rate, epochs)
-        ]
+    how = ("size", "precision", "devices")
+    for (dataset, noise, rate, epochs, *_), chosen in _groups(published, "dataset", "noise", "rate", "epochs", *how):
         parts += [
             f"## The paper's recipe: {dataset}, {noise} noise, {rate} learning rates, {epochs} epochs",
+            f"{_how(chosen[0])} {_SEEDS}",
             "Test MSE (in brackets the paper's, rescaled to a true MSE; the paper trains for 100 epochs):",
-            _dataset_table(chosen, "test_mse", "paper_mse", scientific),
+            _table(chosen, "test_mse", "paper_mse", scientific),
             "Test PSNR, dB:",
-            _dataset_table(chosen, "test_psnr", "", _decibels),
+            _table(chosen, "test_psnr", "", _decibels),
             "Generalisation gap δ (in brackets as printed, which carries + 0.143 on BSDS300):",
-            _dataset_table(chosen, "gap", "paper_gap", lambda value: f"{float(value):.3f}"),
+            _table(chosen, "gap", "paper_gap", lambda value: f"{float(value):.3f}"),
             "Learnt parameters; milliseconds an image, forward:",
             _cost_table(chosen),
         ]
-    for dataset, noise, epochs, k in _distinct(ours, "dataset", "noise", "epochs", "k"):
-        chosen = [r for r in ours if (r["dataset"], r["noise"], r["epochs"], r["k"]) == (dataset, noise, epochs, k)]
+    for (dataset, noise, epochs, k, *_), chosen in _groups(ours, "dataset", "noise", "epochs", "k", *how):
         sigmas = [sigma for (sigma,) in _distinct(chosen, "sigma")]
         hardware = chosen[0]["hardware"]
         lines = []
@@ -167,8 +167,9 @@ def write_dataset(folder: Path) -> None:
             lines.append([method, mine[0]["parameters"], *values, time])
         parts += [
             f"## How far a single {k} × {k} layer goes: {dataset}, {noise} noise, Adam with a cosine, {epochs} epochs",
-            "Test PSNR, dB; of several seeds, mean and standard deviation. All start as the mean and have learnt "
-            f"weights; a deep head has one hidden layer. Time on {hardware}.",
+            f"{_how(chosen[0])} {_SEEDS}",
+            "Test PSNR, dB. All start as the mean and have learnt weights; a deep head has one hidden layer. "
+            f"Time on {hardware}.",
             markdown_table(["layer", "parameters", *(f"σ = {s}" for s in sigmas), "ms an image"], lines),
         ]
     write_markdown(folder / "dataset.md", *parts)
@@ -176,45 +177,32 @@ def write_dataset(folder: Path) -> None:
         _dataset_figure(rows).savefig(path)
 
 
-def _image_table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
-    """Return a table with a line for each σ and method, and a column for each k: means over seeds."""
+def _table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
+    """Return a table with a line for each σ, method and kind of weights, and a column for each k: means over seeds."""
     ks = sorted({int(row["k"]) for row in rows})
     lines = []
-    for sigma, method in _distinct(rows, "sigma", "method", "eps_omega", label=True):
+    for line in dict.fromkeys(map(_line, rows)):
         cells = []
         for k in ks:
-            alike = [r for r in rows if (r["sigma"], _method(r), int(r["k"])) == (sigma, method, k)]
+            alike = [row for row in rows if (_line(row), int(row["k"])) == (line, k)]
             printed = alike[0][paper] if alike and paper else ""
             cells.append(beside(_mean(alike, value, say), say(printed) if printed else ""))
-        lines.append([f"σ = {sigma}, {LABELS.get(method, method)}", *cells])
+        lines.append([line, *cells])
     return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
+
+
+def _line(row: Row) -> str:
+    weights = f", weights {row['weights']}" if "weights" in row else ""
+    return f"σ = {row['sigma']}, {LABELS.get(_method(row), _method(row))}{weights}"
 
 
 def _mean(rows: Sequence[Row], value: str, say: Callable[[str], str]) -> str:
-    """Return the mean over rows and, of several, their standard deviation; nothing of none."""
+    """Return the mean over rows and, of several, their standard deviation and number; nothing of none."""
     values = [float(row[value]) for row in rows]
     if not values:
         return ""
-    spread = f" ± {say(str(statistics.stdev(values)))}" if len(values) > 1 else ""
+    spread = f" ± {say(str(statistics.stdev(values)))}, n = {len(values)}" if len(values) > 1 else ""
     return say(str(statistics.mean(values))) + spread
-
-
-def _dataset_table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
-    """Return a table with a line for each σ, method and kind of weights, and a column for each k."""
-    ks = sorted({int(row["k"]) for row in rows})
-    lines = []
-    for sigma, method in _distinct(rows, "sigma", "method", "eps_omega", label=True):
-        for weights in ("fixed", "learnt"):
-            cells = []
-            for k in ks:
-                wanted = (sigma, method, weights, str(k))
-                row = next((r for r in rows if (r["sigma"], _method(r), r["weights"], r["k"]) == wanted), None)
-                cells.append(
-                    "" if row is None else beside(say(row[value]), say(row[paper]) if paper and row[paper] else "")
-                )
-            if any(cells):
-                lines.append([f"σ = {sigma}, {LABELS.get(method, method)}, weights {weights}", *cells])
-    return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
 
 
 def _cost_table(rows: Sequence[Row]) -> str:
@@ -250,7 +238,7 @@ def _heuristic_figure(images: Path, rows: Sequence[Row]) -> Figure:
 
 def _curves_figure(curves: Sequence[Row]) -> Figure:
     """Draw the MSE by iteration: a row for each σ, a column for each k; dashed on the training noise."""
-    sigmas = [s for (s,) in _distinct(curves, "sigma")]
+    sigmas, styles = [s for (s,) in _distinct(curves, "sigma")], {"train_mse": "--", "test_mse": "-"}
     ks = sorted({int(row["k"]) for row in curves})
     figure = Figure(figsize=(max(2.3 * len(ks) + 0.8, 7.5), 1.9 * len(sigmas) + 0.7), dpi=150, layout="constrained")
     panels = figure.subplots(len(sigmas), len(ks), squeeze=False, sharex=True, sharey="row")
@@ -258,9 +246,9 @@ def _curves_figure(curves: Sequence[Row]) -> Figure:
         for axes, k in zip(line, ks, strict=True):
             for method, colour in COLOURS.items():
                 points = [r for r in curves if (r["sigma"], int(r["k"]), _method(r)) == (sigma, k, method)]
-                for name, style in (("train_mse", "--"), ("test_mse", "-")):
-                    values = [float(r[name]) for r in points]
-                    axes.plot([float(r["iteration"]) for r in points], values, style, color=colour, linewidth=1.3)
+                for (_, run), (name, style) in itertools.product(_groups(points, *IMAGE_KEY), styles.items()):
+                    values = [float(r[name]) for r in run]
+                    axes.plot([float(r["iteration"]) for r in run], values, style, color=colour, linewidth=1.3)
             axes.set(yscale="log")
             axes.grid(alpha=0.3, linewidth=0.5)
             axes.spines[["top", "right"]].set_visible(False)
@@ -345,11 +333,22 @@ def _show(axes: Axes, path: Path, label: str, *, bold: bool = False) -> None:
     axes.set_title(label.replace("ε_ω", _EPS_OMEGA), fontsize=8.5, fontweight="bold" if bold else "normal", pad=3)
 
 
-def _distinct(rows: Sequence[Row], *columns: str, label: bool = False) -> list[tuple[str, ...]]:
-    """Return the distinct values of some columns, in the order of the rows; with ``label``, (first column, method)."""
-    if label:
-        return list(dict.fromkeys((row[columns[0]], _method(row)) for row in rows))
+def _groups(rows: Sequence[Row], *columns: str) -> list[tuple[tuple[str, ...], list[Row]]]:
+    """Return the rows that agree in some columns together, behind their values there, in the order of the rows."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in columns), []).append(row)
+    return list(groups.items())
+
+
+def _distinct(rows: Sequence[Row], *columns: str) -> list[tuple[str, ...]]:
+    """Return the distinct values of some columns, in the order of the rows."""
     return list(dict.fromkeys(tuple(row[name] for name in columns) for row in rows))
+
+
+def _how(row: Row) -> str:
+    devices = f"{row['devices']} device{'s' * (row['devices'] != '1')}"
+    return f"Pictures of {row['size']} × {row['size']} pixels, precision {row['precision']}, {devices}."
 
 
 def _method(row: Row) -> str:

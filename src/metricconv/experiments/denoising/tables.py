@@ -1,18 +1,25 @@
-"""The columns of the tables, and the names of the folders that belong to their rows."""
+"""The columns of the tables, and the names of the folders that belong to their rows.
+
+A key is all that can change a result. What only changes how it is computed (accelerator, strategy, algorithms that
+repeat themselves) is not in it.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from ..results import text
 
-IMAGE_KEY = ("image", "method", "eps_omega", "k", "sigma", "rate", "iterations", "seed")
+IMAGE_KEY = ("image", "pixels", "method", "eps_omega", "k", "sigma", "rate", "iterations", "precision", "seed")
 IMAGE_VALUES = ("lr", "train_mse", "test_mse", "gap", "train_psnr", "test_psnr", "paper_mse", "paper_gap")
-DATASET_KEY = ("dataset", "recipe", "method", "eps_omega", "weights", "k", "sigma", "noise", "rate", "epochs", "seed")
+DATASET_KEY = (
+    "dataset", "size", "recipe", "method", "eps_omega", "weights", "k", "sigma", "noise", "rate", "epochs",
+    "precision", "devices", "seed",
+)  # fmt: skip
 DATASET_VALUES = (
     "lr", "train_mse", "test_mse", "test_psnr", "gap", "parameters", "ms_per_image",
     "paper_mse", "paper_printed", "paper_gap",
 )  # fmt: skip
-TUNED_KEY = ("dataset", "method", "sigma", "padding_mode", "pictures", "seed")
-TUNED_VALUES = ("knobs", "psnr", "psnr_sd", "ssim", "gain", "better")
+TUNED_KEY = ("dataset", "method", "sigma", "padding_mode", "pictures", "seed", "knobs", "base")
+TUNED_VALUES = ("psnr", "psnr_sd", "ssim", "gain", "better")
 
 
 def name_of(setting: Mapping[str, object], key: Sequence[str]) -> str:
