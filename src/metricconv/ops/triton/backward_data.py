@@ -184,7 +184,7 @@ def backward_data_kernel(
                 scatter_corners(grad_x, start, rows, shares, c, g, stray, in_span, factor, SCATTER)
             if WINDOW == "patch" or WINDOW == "image":
                 s = window_weights(
-                    at_y, at_x, m, image - first_image, inside, x.dtype.element_ty, WB, WH, WW, BM
+                    at_y, at_x, m, image - first_image, inside, MODULATED, x.dtype.element_ty, WB, WH, WW, BM
                 )  # [BW, BM]
                 window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
 

@@ -284,12 +284,25 @@ def load_corners(x, start, rows, channel, in_range, EVEN: tl.constexpr):
 
 BFLOAT16 = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
 FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
+TO_BFLOAT16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
+TO_FLOAT16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
+
+
+@triton.jit
+def narrow(values, DTYPE: tl.constexpr):
+    """Round float32 numbers to a dtype; to half precision two at a time, which then stay side by side."""
+    if INTERPRETED or tl.float32 == DTYPE:
+        return values.to(DTYPE)
+    elif tl.bfloat16 == DTYPE:
+        return tl.inline_asm_elementwise(TO_BFLOAT16, "=r,r,r", [values], tl.bfloat16, True, 2)
+    else:
+        return tl.inline_asm_elementwise(TO_FLOAT16, "=r,r,r", [values], tl.float16, True, 2)
 
 
 @triton.jit
 def add_product(a, b, total):
     """Return total + a b; in half precision two at a time, rounded once."""
-    if total.dtype == tl.float32:
+    if INTERPRETED or total.dtype == tl.float32:
         return total + a * b
     elif total.dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)

@@ -10,7 +10,7 @@ launch ("strays") adds those on their own, in the tiles where the first found an
 import triton
 import triton.language as tl
 
-from .geometry import fold, wide
+from .geometry import add_product, fold, narrow, wide
 
 
 @triton.jit
@@ -26,7 +26,17 @@ def image_pixels(first_image, step, shape, BM: tl.constexpr, WB: tl.constexpr):
 
 @triton.jit
 def window_weights(
-    y, x, m, image, inside, DTYPE: tl.constexpr, WB: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, BM: tl.constexpr
+    y,
+    x,
+    m,
+    image,
+    inside,
+    MODULATED: tl.constexpr,
+    DTYPE: tl.constexpr,
+    WB: tl.constexpr,
+    WH: tl.constexpr,
+    WW: tl.constexpr,
+    BM: tl.constexpr,
 ):
     """Return S [BW, BM], for samples at (y, x) of a window, in image number ``image`` of it, times m.
 
@@ -34,13 +44,16 @@ def window_weights(
     rounded to the product's dtype before they meet, which halves the work of building S. Samples go two by two, as the
     tensor cores take them: then each thread builds its own part of S, and none goes through shared memory.
     """
-    line, m = tl.arange(0, WB * WH), tl.where(inside, m, 0.0)
-    rows = tl.join(hats(even(y), line % WH) * even(m)[None, :], hats(odd(y), line % WH) * odd(m)[None, :])
-    if WB > 1:  # [WB·WH, BM / 2, 2]
+    line, y = tl.arange(0, WB * WH), tl.where(inside, y, -2.0)  # where no line is near
+    rows = tl.join(hats(even(y), line % WH), hats(odd(y), line % WH))  # [WB·WH, BM / 2, 2]
+    if MODULATED:
+        rows *= tl.join(even(m), odd(m))[None, :, :]
+    if WB > 1:
         own = tl.join(even(image)[None, :] == (line // WH)[:, None], odd(image)[None, :] == (line // WH)[:, None])
         rows = tl.where(own, rows, 0.0)
     columns = tl.join(hats(even(x), tl.arange(0, WW)), hats(odd(x), tl.arange(0, WW)))
-    s = rows.to(DTYPE)[:, None, :, :] * columns.to(DTYPE)[None, :, :, :]
+    rows, columns = narrow(rows, DTYPE)[:, None, :, :], narrow(columns, DTYPE)[None, :, :, :]
+    s = add_product(rows, columns, tl.zeros([WB * WH, WW, BM // 2, 2], DTYPE))
     return tl.reshape(s, (WB * WH * WW, BM))
 
 
