@@ -332,6 +332,10 @@ def test_nothing_to_render_is_said_in_one_line(tmp_path):
         (["denoise-image", "--data-root", "ROOT", "--method", "magic"], "`method` (='magic') must be one of 'utb 0.1'"),
         (["denoise-dataset", "--data-root", "ROOT", "--sigma", "nan"], "`sigma` (=nan) must be positive"),
         (["denoise-dataset", "--data-root", "ROOT", "--epochs", "-2"], "`epochs` (=-2) must be at least 1"),
+        (["denoise-dataset", "--data-root", "ROOT", "--epochs", "0"], "`epochs` (=0) must be at least 1"),
+        (["denoise-dataset", "--data-root", "ROOT", "--seed", "-1"], "`seed` (=-1) must be at least 0"),
+        (["denoise-dataset", "--data-root", "ROOT", "--devices", "0"], "`devices` (=0) must be at least 1"),
+        (["denoise-image", "--data-root", "ROOT", "--iterations", "0"], "`iterations` (=0) must be at least 1"),
         (["denoise-dataset", "--data-root", "ROOT", "--rate", "rnage"], "`rate` (='rnage') must be one of 'paper', "),
         (["denoise-dataset", "--data-root", "ROOT", "--recipe", "ours", "--rate", "rnage"], "`rate` (='rnage')"),
         (

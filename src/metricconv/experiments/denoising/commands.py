@@ -187,9 +187,8 @@ def denoise_dataset(
 
     todo: list[dict[str, Any]] = []
     for name in recipes:
-        chosen = whole[name] | {
-            key: value for key, value in {"epochs": epochs, "k": k, "sigma": sigma, "methods": method}.items() if value
-        }
+        given = {"epochs": epochs, "k": k, "sigma": sigma, "methods": method}
+        chosen = whole[name] | {key: value for key, value in given.items() if value not in (None, [])}
         rest = {"epochs": chosen["epochs"], "size": size, "precision": precision, "devices": devices}
         rest |= {name: whole[name] for name in ("seed", "noise", "rate")}
         if name == "paper":

@@ -9,7 +9,7 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +20,13 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data import Dataset as TorchDataset
 
+from ... import _checks
 from ..lr_range import range_test
 from ..results import Results
 from ..training import CHECKPOINT, device_of, fit, make_trainer, seed_all
 from . import published
 from .layers import OURS, our_layer, parameters, published_layer
-from .pictures import SIZE, add_noise, check_sigma, load, splits
+from .pictures import SIZE, add_noise, check_grid, load, splits
 from .published import Setting
 from .tables import DATASET_KEY as KEY
 from .tables import name_of
@@ -259,18 +260,11 @@ def _now(like: Tensor) -> float:
 
 
 def _check(sigmas: Sequence[float], ks: Sequence[int], rest: Mapping[str, Any]) -> None:
-    for sigma in sigmas:
-        check_sigma(sigma)
-    for k in ks:
-        if k < 1 or k % 2 == 0:
-            raise ValueError(f"`k` (={k}) must be a positive odd number")
-    if rest["epochs"] < 1:
-        raise ValueError(f"`epochs` (={rest['epochs']}) must be at least 1")
+    check_grid(ks, sigmas, rest["seed"], {name: rest[name] for name in ("epochs", "devices")})
     _each([rest["noise"]], NOISES, "noise")
     _each([rest["rate"]], RATES, "rate")
 
 
-def _each(values: Sequence[str], choices: Sequence[str] | Mapping[str, Any], name: str) -> None:
+def _each(values: Sequence[str], choices: Iterable[str], name: str) -> None:
     for value in values:
-        if value not in choices:
-            raise ValueError(f"`{name}` (={value!r}) must be one of {', '.join(map(repr, choices))}")
+        _checks.one_of(value, choices, name)

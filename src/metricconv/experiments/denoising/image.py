@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
+from ... import _checks
 from ..._files import read_table, write_table
 from ...metrics import Cholesky, gradient_metric
 from ...ops import support_conv
@@ -31,7 +32,7 @@ from ..lr_range import RangeTest, range_test
 from ..results import Results, locked, text
 from ..training import device_of, fit, history, make_trainer, seed_all
 from . import published
-from .pictures import CAMERAMAN_PIXELS, add_noise, check_sigma, psnr, save_grey
+from .pictures import CAMERAMAN_PIXELS, add_noise, check_grid, psnr, save_grey
 from .published import Setting
 from .tables import IMAGE_KEY as KEY
 from .tables import name_of
@@ -140,24 +141,26 @@ class _Same(Dataset[Pair]):
 
 
 def settings(
-    image: str, methods: Sequence[str], ks: Sequence[int], sigmas: Sequence[float], rates: Sequence[str], **rest: object
+    image: str,
+    methods: Sequence[str],
+    ks: Sequence[int],
+    sigmas: Sequence[float],
+    rates: Sequence[str],
+    *,
+    iterations: int,
+    seed: int,
+    **rest: object,
 ) -> Iterator[dict[str, object]]:
     """Yield what there is to run, small k first, the paper's rates before those of the range test."""
+    check_grid(ks, sigmas, seed, {"iterations": iterations})
     for method in methods:
-        if method not in METHODS:
-            raise ValueError(f"`method` (={method!r}) must be one of {', '.join(map(repr, METHODS))}")
+        _checks.one_of(method, METHODS, "method")
     for rate in rates:
-        if rate not in RATES:
-            raise ValueError(f"`rate` (={rate!r}) must be one of {', '.join(map(repr, RATES))}")
-    for sigma in sigmas:
-        check_sigma(sigma)
-    for k in ks:
-        if k < 1 or k % 2 == 0:
-            raise ValueError(f"`k` (={k}) must be a positive odd number")
+        _checks.one_of(rate, RATES, "rate")
     for rate, k, sigma, name in itertools.product(rates, sorted(ks), sigmas, methods):
         method, eps_omega = METHODS[name]
         key = {"method": method, "eps_omega": eps_omega, "k": k, "sigma": sigma, "rate": rate}
-        yield {"image": image, **key, **rest}
+        yield {"image": image, **key, "iterations": iterations, "seed": seed, **rest}
 
 
 @dataclasses.dataclass(frozen=True)

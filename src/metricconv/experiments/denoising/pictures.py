@@ -1,6 +1,7 @@
 """The pictures that are denoised, and the noise: always the same for the same seed."""
 
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ... import _checks
 from ..._files import writing
 from ..data import Dataset, MissingData, fetch, fetch_archive, files_digest, find, open_grey, pixels_digest
 
@@ -98,6 +100,18 @@ def check_sigma(sigma: float) -> None:
     """Refuse a standard deviation that is none."""
     if not 0 < sigma < math.inf:
         raise ValueError(f"`sigma` (={sigma}) must be positive: the noise's standard deviation, for images in [0, 1]")
+
+
+def check_grid(ks: Iterable[int], sigmas: Iterable[float], seed: int, counts: Mapping[str, int]) -> None:
+    """Refuse sizes, noises, a seed and counts of which nothing can be made."""
+    for sigma in sigmas:
+        check_sigma(sigma)
+    for k in ks:
+        if k < 1 or k % 2 == 0:
+            raise ValueError(f"`k` (={k}) must be a positive odd number")
+    _checks.whole(seed, "seed", minimum=0)
+    for name, count in counts.items():
+        _checks.whole(count, name, minimum=1)
 
 
 def pixels_of(image: Tensor) -> str:

@@ -84,6 +84,7 @@ def write_tuned(folder: Path) -> None:
     for (dataset, pictures, seed), chosen in _groups(rows, "dataset", "pictures", "seed"):
         columns = _distinct(chosen, "sigma", "padding_mode")
         header = ["", *(f"σ = {sigma}, {mode}" for sigma, mode in columns)]
+        parts.append(f"## {dataset}: {pictures} test pictures, noise of seed {seed}")
         for title, say in (
             ("Mean PSNR, dB:", lambda row: f"{float(row['psnr']):.2f}"),
             ("Mean SSIM:", lambda row: f"{float(row['ssim']):.3f}"),
@@ -96,8 +97,6 @@ def write_tuned(folder: Path) -> None:
             for (method,) in _distinct(chosen, "method"):
                 mine = {(r["sigma"], r["padding_mode"]): r for r in chosen if r["method"] == method}
                 lines.append([method, *(say(mine[column]) if column in mine else "" for column in columns)])
-            if title.startswith("Mean PSNR"):
-                parts.append(f"## {dataset}: {pictures} test pictures, noise of seed {seed}")
             parts += [title, markdown_table(header, lines)]
     write_markdown(folder / "tuned.md", *parts)
 

@@ -282,8 +282,9 @@ def load_corners(x, start, rows, channel, in_range, EVEN: tl.constexpr):
     )
 
 
-BFLOAT16 = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
-FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
+# Two multiplications with addition, and two roundings, in one instruction.
+FMA_BFLOAT16 = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
+FMA_FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
 TO_BFLOAT16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
 TO_FLOAT16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 
@@ -305,9 +306,9 @@ def add_product(a, b, total):
     if INTERPRETED or total.dtype == tl.float32:
         return total + a * b
     elif total.dtype == tl.bfloat16:
-        return tl.inline_asm_elementwise(BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)
+        return tl.inline_asm_elementwise(FMA_BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)
     else:
-        return tl.inline_asm_elementwise(FLOAT16, "=r,r,r,r", [a, b, total], tl.float16, True, 2)
+        return tl.inline_asm_elementwise(FMA_FLOAT16, "=r,r,r,r", [a, b, total], tl.float16, True, 2)
 
 
 @triton.jit
