@@ -56,8 +56,11 @@ class Stencil:
         return len(self.kernel_size)
 
     def to(self, *args: Any, **kwargs: Any) -> "Stencil":
-        """Move or convert, with the arguments of torch.Tensor.to."""
-        return Stencil(self.directions.to(*args, **kwargs), self.radii.to(*args, **kwargs), self.kernel_size)
+        """Move or convert, with the arguments of torch.Tensor.to; return the stencil itself if nothing changes."""
+        directions, radii = self.directions.to(*args, **kwargs), self.radii.to(*args, **kwargs)
+        if directions is self.directions and radii is self.radii:
+            return self
+        return Stencil(directions, radii, self.kernel_size)
 
     def __getitem__(self, samples: slice) -> tuple[Tensor, Tensor]:
         """Return the directions and radii of some samples."""

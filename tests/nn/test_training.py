@@ -10,7 +10,6 @@ from layers import stir
 from metricconv.nn import (
     DeformableConv2d,
     MetricConv2d,
-    capture,
     geometry_l1,
     param_groups,
     record_supports,
@@ -90,34 +89,6 @@ def test_recording_stops_when_the_network_raises():
 def test_mistakes_are_named(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call(network())
-
-
-def test_a_network_on_a_cpu_has_no_graphs_to_capture():
-    with pytest.raises(ValueError, match="needs a model and inputs on a GPU"):
-        capture(network(), torch.randn(1, 3, 8, 8))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("half", [False, True])
-def test_a_captured_network_trains_as_it_would_otherwise(half):
-    x, losses = torch.randn(8, 3, 8, 8, device="cuda"), []
-    for captured in (False, True):
-        torch.manual_seed(0)
-        net = nn.Sequential(network(), nn.BatchNorm2d(2), nn.BatchNorm2d(2).eval()).cuda()
-        before = {name: value.clone() for name, value in net.state_dict().items()}
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            if captured:
-                capture(net, x)
-                assert net.training and not net[2].training
-                assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-            for _ in range(5):
-                loss = (net(x).float() - 1).square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-    torch.testing.assert_close(losses[:5], losses[5:], rtol=0.02, atol=0.02)
 
 
 def test_recordings_may_be_nested_and_do_not_follow_a_copy():

@@ -1,9 +1,10 @@
 """Adaptive convolutions as modules: a predictor, a support, weights."""
 
 from .base import AdaptiveConv
+from .graphs import capture
 from .metric import MetricConv1d, MetricConv2d, MetricConv3d
 from .rivals import DeformableConv2d, DilatedConv2d, ShiftedConv2d
-from .training import adaptive_layers, capture, geometry_l1, param_groups, record_supports, set_geometry_gain
+from .training import adaptive_layers, geometry_l1, param_groups, record_supports, set_geometry_gain
 
 __all__ = [
     "AdaptiveConv",

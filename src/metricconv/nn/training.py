@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,37 +69,6 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
     _checks.not_negative(gain, "gain")
     for _, layer in adaptive_layers(model):
         layer.geometry_gain.fill_(gain)
-
-
-def capture(model: nn.Module, *inputs: Tensor) -> None:
-    """Make a model replay CUDA graphs of its forward and backward pass while it trains, on inputs like these.
-
-    On small images Python takes longer to launch a layer's kernels than the GPU to run them; a graph is launched at
-    once. Call it as the training step calls the model, under the same autocast; then train as before, on batches of
-    these very shapes. In evaluation mode the model is what it was, and so is its state: what trial steps do to batch
-    normalisation is undone.
-
-    Args:
-        model: in training mode, with no hooks, its parameters on the GPU.
-        *inputs: of one training step.
-    """
-    _checks.instance_of(model, nn.Module, "model")
-    for x in inputs:
-        _checks.instance_of(x, Tensor, "inputs")
-    devices = {str(t.device) for t in (*inputs, *model.parameters())}
-    if not inputs or not all(device.startswith("cuda") for device in devices):
-        found = f"{len(inputs)} inputs and tensors on {', '.join(sorted(devices))}"
-        raise ValueError(f"`capture` needs a model and inputs on a GPU, got {found}")
-    if not model.training:
-        raise ValueError("`model` is in evaluation mode: `capture` keeps training steps, so call model.train() first")
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-    try:
-        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")  # torch captures on its own
-            torch.cuda.make_graphed_callables(model, inputs)
-    finally:
-        model.load_state_dict(before)
 
 
 @contextlib.contextmanager

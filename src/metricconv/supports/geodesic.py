@@ -57,8 +57,9 @@ class Rays:
         )
 
     def to(self, *args: Any, **kwargs: Any) -> "Rays":
-        """Move or convert, with the arguments of torch.Tensor.to."""
-        return Rays(self.stencil.to(*args, **kwargs), self.vectors.to(*args, **kwargs), self.places)
+        """Move or convert, with the arguments of torch.Tensor.to; return the rays themselves if nothing changes."""
+        stencil, vectors = self.stencil.to(*args, **kwargs), self.vectors.to(*args, **kwargs)
+        return self if stencil is self.stencil and vectors is self.vectors else Rays(stencil, vectors, self.places)
 
 
 class GeodesicBall(Support):

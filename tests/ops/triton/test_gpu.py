@@ -1,6 +1,7 @@
 """The kernels on a GPU against the reference in float64: every kind, dtype, regime, padding mode and layout."""
 
 import dataclasses
+import gc
 
 import pytest
 import torch
@@ -134,6 +135,24 @@ def test_captured_in_a_cuda_graph() -> None:
     graph.replay()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("ball", [mc.TangentBall, mc.GeodesicBall])
+def test_a_graph_outlives_its_stencil(ball: type) -> None:
+    x, weight = torch.randn(2, 16, 9, 9, device="cuda"), torch.randn(16, 16, 3, 3, device="cuda")
+    metric = mc.Riemannian(torch.tensor([0.2, 0.05, 0.3], device="cuda").view(1, 1, 3, 1, 1).expand(2, 1, 3, 9, 9))
+    stencil = mc.stencils.square_onion(3)
+    support = ball(metric, stencil)
+    expected = mc.support_conv(x, support, weight, padding=1, backend="triton")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = mc.support_conv(x, support, weight, padding=1, backend="triton")
+    del stencil, support
+    gc.collect()
+    torch.cuda.empty_cache()
+    graph.replay()
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.filterwarnings("default")

@@ -20,6 +20,7 @@ from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ..problem import Problem
+from .launcher import keep_for_graphs
 
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -185,7 +186,7 @@ def _table(stencil: Stencil, device: torch.device) -> Tensor:
     if device not in tables:
         with torch.inference_mode(False), torch.no_grad():  # it will meet calls that keep it for their backward
             tables[device] = _make_table(stencil, device)
-    return tables[device]
+    return keep_for_graphs(tables[device], device)
 
 
 def _make_table(stencil: Stencil, device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .call import as_multiplication
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
-from .launcher import on_device
+from .launcher import keep_for_graphs, on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
@@ -52,7 +52,7 @@ def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
     if key not in found:
         with torch.inference_mode(False), torch.no_grad():
             found[key] = _make_plans(ball.rays, ball.steps, most, device)
-    return found[key]
+    return keep_for_graphs(found[key], device)
 
 
 def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:

@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+Constants = TypeVar("Constants")
 
 
 class Launch:
@@ -46,3 +48,14 @@ class Launch:
 def on_device(x: Tensor) -> torch.cuda.device:
     """Make the tensor's device the current one: a launch goes there."""
     return torch.cuda.device(x.device if x.is_cuda else -1)
+
+
+# Constants that graphs read, which hold no references: they must outlive whatever they were made for.
+_read_by_graphs: dict[int, Any] = {}
+
+
+def keep_for_graphs(constants: Constants, device: torch.device) -> Constants:
+    """Return constants that a kernel is about to read; while a graph is being captured, also keep them for good."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        _read_by_graphs[id(constants)] = constants
+    return constants
