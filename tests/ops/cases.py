@@ -69,8 +69,7 @@ class Case:
             tensors["scale"] = self.radius * (0.5 + torch.rand(*field, 1, *spatial))
         geometry = ("M", "omega", "displacement", "shift", "scale")
         for name, t in tensors.items():
-            t = t.to(device) if name in geometry else t.to(device, self.dtype)
-            tensors[name] = self._laid_out(t) if name == "input" else t
+            tensors[name] = t.to(device) if name in geometry else t.to(device, self.dtype)
         stencil = mc.stencils.square_onion(self.kernel) if self.kind in BALLS else None
 
         def support_of(t: dict[str, Tensor]) -> mc.Support:
@@ -95,6 +94,7 @@ class Case:
             for name in (set(geometry) & set(tensors)) - {"omega"} if near.any() else ():
                 extra = tensors[name].dim() - near.dim()
                 tensors[name] *= torch.where(near, 1.01, 1.0).unflatten(1, (-1, *(1,) * extra))
+        tensors = {name: self._laid_out(name, t) for name, t in tensors.items()}
 
         def run(t: dict[str, Tensor], **options: Any) -> Tensor:
             return mc.support_conv(
@@ -130,21 +130,19 @@ class Case:
             CONVOLUTIONS[len(self.kernel)](image, weight, None, self.stride, self.padding, grid.dilation).shape[2:]
         )
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        if self.layout == "channels_last":
-            return x.movedim(1, -1).contiguous().movedim(-1, 1)
-        if self.layout == "strided":  # every other pixel of a larger image
-            wider = torch.randn(*x.shape[:-1], 2 * x.shape[-1], device=x.device).to(x.dtype)
-            wider[..., ::2] = x
+    def _laid_out(self, name: str, t: Tensor) -> Tensor:
+        if self.layout == "channels_last" and name in ("input", "weight"):
+            return t.movedim(1, -1).contiguous().movedim(-1, 1)
+        if self.layout == "strided":  # every other number of a larger tensor
+            wider = torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=t.device)
+            wider[..., ::2] = t
             return wider[..., ::2]
-        return x
+        return t
 
 
 def outcome(run: Callable[..., Tensor], tensors: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
     """Return the output and the gradient of each tensor, for a fixed random gradient of the output."""
-    leaves = {
-        name: t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for name, t in tensors.items()
-    }
+    leaves = {name: t.detach().requires_grad_() for name, t in tensors.items()}
     y = run(leaves, **options)
     generator = torch.Generator().manual_seed(7)
     upstream = torch.randn(y.shape, generator=generator).to(y.dtype).to(y.device)

@@ -135,8 +135,9 @@ def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: py
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])
-def test_layout(layout: str) -> None:
-    check(Case(layout=layout, channels=(18, 20), kernel=(1, 3)), TOLERANCE)
+@pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable"])
+def test_layout(kind: str, layout: str) -> None:
+    check(Case(kind=kind, layout=layout, channels=(18, 20), kernel=(1, 3), padding=(0, 1), modulated=True), TOLERANCE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -18,7 +18,8 @@ def check_parametrisation(parametrisation: Parametrisation, device: str = "cpu")
     raw = torch.randn(2, 3, 5, 7, parametrisation.channels, device=device).movedim(-1, 2)  # channels last
     raw[0, 0, :, 0, :4] = torch.tensor([0.0, 1e30, -3e38, 1e-40], device=device)
     plain, fused = raw.clone().requires_grad_(), raw.detach().requires_grad_()
-    moved = (parametrisation.identity().to(device), torch.tensor(0.7, device=device), 2.5)
+    start = parametrisation.identity().to(device).repeat_interleave(2)[::2]
+    moved = (start, torch.tensor(0.7, device=device), 2.5)
     metric, found = parametrisation.formula(plain, *moved), parametrise(parametrisation, fused, *moved)
     assert found is not None and type(found) is type(metric)
     for name, tensor in metric.tensors().items():

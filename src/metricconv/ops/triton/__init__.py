@@ -20,7 +20,7 @@ from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ..problem import Problem
-from .launcher import keep_for_graphs
+from .launcher import constants
 
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -182,11 +182,7 @@ def _table(stencil: Stencil, device: torch.device) -> Tensor:
     """Return directions and radii, (P, 3) in float32 on the device."""
     if torch.compiler.is_compiling():
         return _make_table(stencil, device)
-    tables = _tables.setdefault(stencil, {})
-    if device not in tables:
-        with torch.inference_mode(False), torch.no_grad():  # it will meet calls that keep it for their backward
-            tables[device] = _make_table(stencil, device)
-    return keep_for_graphs(tables[device], device)
+    return constants(_tables.setdefault(stencil, {}), device, lambda: _make_table(stencil, device), device)
 
 
 def _make_table(stencil: Stencil, device: torch.device) -> Tensor:

@@ -4,6 +4,7 @@ Between the two stand the samples' displacements, two numbers a sample: memory s
 stencil is traced and summed a few rays at a time, and traced again in the backward pass.
 """
 
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .call import as_multiplication
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
-from .launcher import keep_for_graphs, on_device
+from .launcher import constants, on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
@@ -47,12 +48,9 @@ def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
     most = max(_CHUNK // max(8 * pixels, 1), 1)  # samples at a time
     if torch.compiler.is_compiling():
         return _make_plans(ball.rays, ball.steps, most, device)
-    found = _plans.setdefault(ball.rays, {})
     key = (ball.steps, min(most, ball.samples), device)
-    if key not in found:
-        with torch.inference_mode(False), torch.no_grad():
-            found[key] = _make_plans(ball.rays, ball.steps, most, device)
-    return keep_for_graphs(found[key], device)
+    make = functools.partial(_make_plans, ball.rays, ball.steps, most, device)
+    return constants(_plans.setdefault(ball.rays, {}), key, make, device)
 
 
 def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:

@@ -21,7 +21,8 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
         name = ("forward", bias is None, channels_last)
         launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
         with on_device(call.x):
-            launch(**call.tensors(), weight=by_tap(call), bias=bias, out=out)
+            dense = None if bias is None else bias.contiguous()
+            launch(**call.tensors(), weight=by_tap(call), bias=dense, out=out)
     return out
 
 

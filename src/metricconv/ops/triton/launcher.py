@@ -1,7 +1,7 @@
 """Launches at little cost to the host: all that does not change from call to call is found out once."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -54,8 +54,19 @@ def on_device(x: Tensor) -> torch.cuda.device:
 _read_by_graphs: dict[int, Any] = {}
 
 
-def keep_for_graphs(constants: Constants, device: torch.device) -> Constants:
-    """Return constants that a kernel is about to read; while a graph is being captured, also keep them for good."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        _read_by_graphs[id(constants)] = constants
-    return constants
+def constants(known: dict[Any, Constants], key: Any, make: Callable[[], Constants], device: torch.device) -> Constants:
+    """Return what ``make`` puts on a device, made once, ready for all streams; kept for good where a graph reads it.
+
+    What is made while a graph is captured has no values before the graph is replayed: that is the graph's own.
+    """
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if key not in known:
+        if capturing:
+            return make()
+        with torch.inference_mode(False), torch.no_grad():  # it will meet calls that keep it for their backward
+            known[key] = make()
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+    if capturing:
+        _read_by_graphs[id(known[key])] = known[key]
+    return known[key]

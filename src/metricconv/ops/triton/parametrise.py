@@ -42,6 +42,7 @@ def parametrise(
         low = high = parametrisation.eps_L  # type: ignore[attr-defined]
     drifts = parametrisation.eps_omega < 1
     asymmetry, detached = parametrisation.max_asymmetry, parametrisation.detach_factor
+    start = None if start is None else start.to(raw.device).contiguous()
     M, omega = _forward(raw, start, gain, kind, low, high, asymmetry, float(radius), detached, drifts)
     return Randers(M, omega) if drifts else Riemannian(M)
 
