@@ -6,8 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from ..cli.compare import psnr
 from ..cli.errors import UserError
+from ..experiments.photographs import psnr
 from . import draw
 from .studio import Look, Studio, first_point
 

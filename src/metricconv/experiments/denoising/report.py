@@ -101,7 +101,7 @@ def write_tuned(folder: Path) -> None:
     write_markdown(folder / "tuned.md", *parts)
 
 
-def write_image(folder: Path, work: Path | None = None) -> None:
+def write_image(folder: Path, work: Path) -> None:
     """Write ``image.md``, ``image_curves.png`` and, where ``work`` has the pictures, ``image_pictures.png``."""
     rows = read_table(folder / "image.csv")
     parts = [
@@ -127,11 +127,10 @@ def write_image(folder: Path, work: Path | None = None) -> None:
     if curves:
         with writing(folder / "image_curves.png") as path:
             _curves_figure([row for row in curves if row["rate"] == "paper"] or curves).savefig(path)
-    if work is not None and work.exists():
-        figure = _pictures_figure(rows, work)
-        if figure is not None:
-            with writing(folder / "image_pictures.png") as path:
-                figure.savefig(path)
+    figure = _pictures_figure(rows, work)
+    if figure is not None:
+        with writing(folder / "image_pictures.png") as path:
+            figure.savefig(path)
 
 
 def write_dataset(folder: Path) -> None:
