@@ -22,6 +22,13 @@ _MARKERS = {"standard": "x", "two plain layers": "+", "deformable deep": "D", "u
 _SHOWN_KS = ("5", "11", "31")
 _EPS_OMEGA = r"$\varepsilon_\omega$"
 _SEEDS = "Of several seeds, the mean ± the standard deviation, and how many there are."
+_FULL_NAMES = {
+    "utb": "tangent balls",
+    "utb deep": "tangent balls, deep head",
+    "ugb": "geodesic balls",
+    "ugb deep": "geodesic balls, deep head",
+    "deformable deep": "deformable, deep head",
+}
 LABELS = {"deformable": "deformable", "utb 0.9": "UTB, ε_ω = 0.9", "utb 0.1": "UTB, ε_ω = 0.1"}
 
 
@@ -308,7 +315,7 @@ def _dataset_figure(rows: Sequence[Row]) -> Figure:
                 color=colour,
                 markerfacecolor=colour if ours else "white",
                 markersize=8 if ours else 5,
-                label=f"{method}, {'our' if ours else 'the paper’s'} recipe",
+                label=f"{_FULL_NAMES.get(method, method)}, {'our' if ours else 'the paper’s'} recipe",
             )
         axes.set(xscale="log", xlabel="learnt parameters", title=f"σ = {sigma}")
         axes.margins(x=0.1, y=0.1)
