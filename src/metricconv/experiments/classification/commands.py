@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .runs import Phase, Runner
     from .setting import Setting
 
-app = typer.Typer(no_args_is_help=True, help="Classification with ResNets.", pretty_exceptions_enable=False)
+app = typer.Typer()
 
 RESULTS = Path("outputs/classification")
 WORK = RESULTS / "work"

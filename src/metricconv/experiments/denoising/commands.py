@@ -13,7 +13,7 @@ import typer
 from ..errors import in_one_line
 from ..options import Accelerator, DataRoot, Deterministic, Download, Output, Strategy
 
-app = typer.Typer(no_args_is_help=True, help="Denoising with one local convolution.", pretty_exceptions_enable=False)
+app = typer.Typer()
 
 Config = Annotated[Path | None, typer.Option(help="A TOML file in place of the packaged configuration.")]
 Picture = Annotated[Path | None, typer.Option(help="Any image in place of cameraman.")]
