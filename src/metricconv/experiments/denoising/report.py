@@ -9,6 +9,7 @@ from pathlib import Path
 import skimage
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ..._files import read_table, writing
 from ..results import beside, markdown_table, scientific, write_markdown
@@ -263,15 +264,10 @@ def _curves_figure(curves: Sequence[Row]) -> Figure:
         axes.set_title(f"k = {k}", fontsize=10)
     for axes in panels[-1]:
         axes.set_xlabel("iteration", fontsize=9)
-    handles = [
-        *(Axes.plot(panels[0][0], [], [], color=colour, label=LABELS[name])[0] for name, colour in COLOURS.items()),
-        *(
-            Axes.plot(panels[0][0], [], [], style, color="#666666", label=label)[0]
-            for style, label in (("-", "test noise"), ("--", "training noise"))
-        ),
-    ]
-    for handle in handles:
-        handle.set_label(str(handle.get_label()).replace("ε_ω", _EPS_OMEGA))
+    names = {name: label.replace("ε_ω", _EPS_OMEGA) for name, label in LABELS.items()}
+    handles = [Line2D([], [], color=colour, label=names[name]) for name, colour in COLOURS.items()]
+    noises = (("-", "test noise"), ("--", "training noise"))
+    handles += [Line2D([], [], linestyle=style, color="#666666", label=label) for style, label in noises]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
