@@ -266,8 +266,10 @@ def _curves_figure(curves: Sequence[Row]) -> Figure:
         axes.set_xlabel("iteration", fontsize=9)
     names = {name: label.replace("ε_ω", _EPS_OMEGA) for name, label in LABELS.items()}
     handles = [Line2D([], [], color=colour, label=names[name]) for name, colour in COLOURS.items()]
-    noises = (("-", "test noise"), ("--", "training noise"))
-    handles += [Line2D([], [], linestyle=style, color="#666666", label=label) for style, label in noises]
+    handles += [
+        Line2D([], [], linestyle="-", color="#666666", label="test noise"),
+        Line2D([], [], linestyle="--", color="#666666", label="training noise"),
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
