@@ -59,10 +59,10 @@ def main() -> None:
         "samples": samples,
         "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
         "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
-        "eps_omega": lambda: over_image("ε_ω", (1.0, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps, scale=1.5)),
-        "scale": lambda: over_image(
-            "scale", (None, 1.0, 2.0), lambda scale: gradient(NOISY, 0.1, 10, scale=scale), NOISY
+        "eps_omega": lambda: over_image(
+            r"$\varepsilon_\omega$", (1, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps, scale=1.5)
         ),
+        "scale": lambda: over_image("scale", (None, 1, 2), lambda scale: gradient(NOISY, 0.1, 10, scale=scale), NOISY),
         "metric": lambda: over_image("metric", READINGS, lambda name: READINGS[name](CLEAN, iota=0.07, alpha=10)),
     }
     for name, draw in rows.items():
@@ -124,7 +124,7 @@ def parametrisations() -> Figure:
         "cholesky, 5 numbers": mc.metrics.Cholesky(),
         "spectral6, 6 numbers": mc.metrics.Spectral6(),
         "spectral7, 7 numbers": mc.metrics.Spectral7(),
-        "spectral7, ε_ω = 1": mc.metrics.Spectral7(eps_omega=1),
+        r"spectral7, $\varepsilon_\omega = 1$": mc.metrics.Spectral7(eps_omega=1),
     }
     figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
     for ax, (name, kind) in zip(axes, kinds.items(), strict=True):

@@ -10,8 +10,8 @@ from metricconv import filters, stencils
 from metricconv.app import draw
 from metricconv.app.studio import BUNDLED, MAX_SIDE, Look, Studio, first_point
 from metricconv.cli import images
-from metricconv.cli.compare import psnr
 from metricconv.cli.errors import UserError
+from metricconv.experiments.photographs import psnr
 from metricconv.viz import unit_balls
 from metricconv.viz.balls import COLOURS
 from pictures import near

@@ -1,13 +1,15 @@
 """What the page answers to a click, a knob or a file."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from ..cli.compare import psnr
 from ..cli.errors import UserError
+from ..experiments.photographs import psnr
 from . import draw
 from .studio import Look, Studio, first_point
 
@@ -80,15 +82,13 @@ class Answers:
         return path, gr.update(choices=["", *names], value=names[0])
 
 
-class _messages:
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
     """Show a user's mistake on the page, in a line."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, UserError | ValueError):
-            raise gr.Error(" ".join(str(error).split()), duration=8, print_exception=False) from error
+    try:
+        yield
+    except (UserError, ValueError) as error:
+        raise gr.Error(" ".join(str(error).split()), duration=8, print_exception=False) from error
 
 
 def _look(asked: tuple[Any, ...]) -> Look:

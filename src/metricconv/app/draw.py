@@ -22,6 +22,8 @@ from ..viz.fields import MAPS, ball_radius, orientation
 # smooth.
 ENLARGED = 2
 _FINER = 2
+# The side of a close-up, in pixels.
+_CLOSE_UP = 640
 OVERLAYS = ("nothing", *MAPS)
 
 
@@ -65,15 +67,15 @@ def with_balls(image: PIL.Image.Image, balls: list[tuple[str, Ball]]) -> PIL.Ima
     return painted
 
 
-def close_up(image: NDArray[np.uint8], balls: list[tuple[str, Ball]], side: int = 640) -> PIL.Image.Image:
+def close_up(image: NDArray[np.uint8], balls: list[tuple[str, Ball]]) -> PIL.Image.Image:
     """Draw balls large, with their samples and drift, on the pixels around them."""
     (y, x), reach = balls[0][1].pixel, _reach(image.shape[:2], balls)
     rows, columns = (np.arange(round(c) - reach, round(c) + reach + 1) for c in (y, x))
     inside = ((rows >= 0) & (rows < image.shape[0]))[:, None] & ((columns >= 0) & (columns < image.shape[1]))
     part = image[np.clip(rows, 0, image.shape[0] - 1)][:, np.clip(columns, 0, image.shape[1] - 1)]
     part = np.where(inside[..., None], part, 216).astype(np.uint8)  # light grey past the border
-    zoom = side / len(part)
-    large = PIL.Image.fromarray(part).resize((side, side), PIL.Image.Resampling.NEAREST)
+    zoom = _CLOSE_UP / len(part)
+    large = PIL.Image.fromarray(part).resize((_CLOSE_UP, _CLOSE_UP), PIL.Image.Resampling.NEAREST)
     _paint(large, balls, (float(rows[0]), float(columns[0])), zoom, samples=True)
     return large
 

@@ -19,7 +19,6 @@ from .studio import BUNDLED, Look, Studio, first_point
 
 # The largest file, in bytes: a checkpoint; pictures have a limit of their own.
 MAX_UPLOAD = 512 * 2**20
-PICTURES = list(images.SUFFIXES)
 HOST = "127.0.0.1"
 
 _CSS = """
@@ -130,7 +129,7 @@ def _knobs(model: nn.Module | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with gr.Group():
         found["bundled"] = gr.Dropdown(list(BUNDLED), value="camera", label="picture")
-        found["file"] = gr.File(label="or drop your own", file_types=PICTURES, height=130, elem_id="file")
+        found["file"] = gr.File(label="or drop your own", file_types=list(images.SUFFIXES), height=130, elem_id="file")
         found["noise"] = gr.Slider(0, 0.5, usual.noise, step=0.01, label="noise σ to add", elem_id="noise")
     with gr.Group():
         found["metric"] = gr.Radio(list(METRICS), value=usual.metric, label="metric")

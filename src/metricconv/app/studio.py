@@ -52,7 +52,6 @@ class Look:
 
     image: str = "camera"
     noise: float = 0.0
-    seed: int = 0
     metric: str = "gradient"
     iota: float = 0.03
     alpha: float = 10.0
@@ -68,7 +67,7 @@ class Look:
     @property
     def input(self) -> tuple[Hashable, ...]:
         """What the (noisy) image depends on."""
-        return self.image, self.noise, self.seed
+        return self.image, self.noise
 
     @property
     def geometry(self) -> tuple[Hashable, ...]:
@@ -131,14 +130,17 @@ class Studio:
         if look.noise == 0:
             return clean
         key = ("noisy", *look.input)
-        generator = np.random.default_rng(look.seed)
+        generator = np.random.default_rng(0)
         return self._once(key, lambda: (clean + generator.normal(0, look.noise, clean.shape)).astype(np.float32))
 
     def metric(self, look: Look) -> Riemannian | Randers:
         """Return the metric of the (noisy) image."""
-        return self._once(
-            ("metric", *look.geometry), lambda: _no_grad(lambda: look.metric_of()(_field(self.noisy(look))))
-        )
+
+        @torch.no_grad()
+        def read() -> Riemannian | Randers:
+            return look.metric_of()(_field(self.noisy(look)))
+
+        return self._once(("metric", *look.geometry), read)
 
     def picture(self, look: Look) -> tuple[NDArray[np.uint8], PIL.Image.Image]:
         """Return the (noisy) image in 8 bits, as it is, and enlarged with the metric field over it."""
@@ -152,6 +154,7 @@ class Studio:
     def support(self, look: Look, model: str) -> Support:
         """Return where a layer of a network looks when it is shown the image."""
 
+        @torch.no_grad()
         def record() -> dict[str, Support]:
             if model not in self.models:
                 raise UserError("this network is no longer here; upload its checkpoint again")
@@ -161,7 +164,7 @@ class Studio:
                 network(_normalised(self.noisy(look), channels))
             return seen
 
-        seen = self._once(("supports", model, *look.input), lambda: _no_grad(record))
+        seen = self._once(("supports", model, *look.input), record)
         if look.layer not in seen:
             raise UserError(f"the network has no adaptive layer {look.layer!r}")
         return seen[look.layer]
@@ -253,11 +256,6 @@ def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
     x = _field(image).expand(1, 3, *image.shape[:2])
     x = (x - torch.tensor(_MEAN).view(1, 3, 1, 1)) / torch.tensor(_STD).view(1, 3, 1, 1)
     return x.mean(1, keepdim=True) if channels == 1 else x
-
-
-def _no_grad(compute: Callable[[], Value]) -> Value:
-    with torch.no_grad():
-        return compute()
 
 
 def _window(

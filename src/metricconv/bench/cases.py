@@ -69,6 +69,21 @@ class Contender:
         return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
+def calls(shape: Shape, contender: Contender, tensors: Inputs) -> dict[str, Callable[[], object]]:
+    """Return what is timed, by mode: the output alone, and the gradients of all tensors that ask for one."""
+    leaves = [t for t in tensors.values() if t.requires_grad]
+    gradient = torch.randn_like(contender.call(shape, tensors).detach())
+
+    def forward() -> object:
+        with torch.no_grad():
+            return contender.call(shape, tensors)
+
+    def both() -> object:
+        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
+
+    return {"fwd": forward, "fwd+bwd": both}
+
+
 def contenders(shape: Shape) -> Iterator[Contender]:
     """Yield everyone who takes part on a shape; the rivals first."""
     half, single = (torch.bfloat16, torch.float16), torch.float32
@@ -109,15 +124,27 @@ def _metric(shape: Shape, device: str) -> Inputs:
     return metric.tensors()
 
 
+def _support_conv(shape: Shape, t: Inputs, support: mc.Support, backend: str = "auto") -> Tensor:
+    return mc.support_conv(
+        t["x"],
+        support,
+        t["weight"],
+        padding=shape.kernel // 2,
+        groups=shape.groups,
+        modulation=t.get("modulation"),
+        backend=backend,
+    )
+
+
 def _metric_conv(shape: Shape, t: Inputs, backend: str = "auto") -> Tensor:
     ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
-    return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups, backend=backend)
+    return _support_conv(shape, t, ball, backend)
 
 
-def _geodesic(steps: int) -> Callable[[Shape, Inputs], Tensor]:
+def _geodesic(steps: int, backend: str = "auto") -> Callable[[Shape, Inputs], Tensor]:
     def call(shape: Shape, t: Inputs) -> Tensor:
         ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), _rays(shape.kernel), steps)
-        return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups)
+        return _support_conv(shape, t, ball, backend)
 
     return call
 
@@ -131,13 +158,9 @@ def _reference(shape: Shape, t: Inputs) -> Tensor:
     return _metric_conv(shape, t, backend="reference")
 
 
-_stencils: dict[tuple[int, torch.device], mc.stencils.Stencil] = {}
-
-
+@functools.cache
 def _stencil(kernel: int, device: torch.device) -> mc.stencils.Stencil:
-    if (kernel, device) not in _stencils:
-        _stencils[kernel, device] = mc.stencils.onion(kernel).to(device)
-    return _stencils[kernel, device]
+    return mc.stencils.onion(kernel).to(device)
 
 
 def _displacement(shape: Shape, device: str) -> Inputs:
@@ -151,15 +174,7 @@ def _displacement_and_modulation(shape: Shape, device: str) -> Inputs:
 
 
 def _deformable(shape: Shape, t: Inputs) -> Tensor:
-    support = mc.Deformable(t["displacement"], shape.kernel)
-    return mc.support_conv(
-        t["x"],
-        support,
-        t["weight"],
-        padding=shape.kernel // 2,
-        groups=shape.groups,
-        modulation=t.get("modulation"),
-    )
+    return _support_conv(shape, t, mc.Deformable(t["displacement"], shape.kernel))
 
 
 def _torchvision_offsets(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:

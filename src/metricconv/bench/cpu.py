@@ -18,7 +18,19 @@ from torch.nn import functional
 import metricconv as mc
 
 from .._files import versions
-from .cases import Contender, Inputs, Shape, _conv2d, _metric, _metric_conv, _nothing, _stencil
+from .cases import (
+    Contender,
+    Inputs,
+    Shape,
+    _conv2d,
+    _geodesic,
+    _metric,
+    _metric_conv,
+    _nothing,
+    _reference,
+    _stencil,
+    calls,
+)
 from .correctness import TOLERANCE, errors
 from .rows import Row, Rows
 
@@ -60,8 +72,8 @@ def contenders(shape: Shape) -> Iterator[Contender]:
         yield Contender("grid_sample", single, False, _metric, _grid_sample)
     yield Contender("metric", single, False, _metric, _ours)
     yield Contender("metric (reference)", single, False, _metric, _reference)
-    yield Contender("geodesic", single, False, _metric, _geodesic)
-    yield Contender("geodesic (reference)", single, False, _metric, _geodesic_reference)
+    yield Contender("geodesic", single, False, _metric, _geodesic(STEPS, "cpu"))
+    yield Contender("geodesic (reference)", single, False, _metric, _geodesic(STEPS, "reference"))
 
 
 def _rows(only: str) -> Iterator[Row]:
@@ -71,9 +83,9 @@ def _rows(only: str) -> Iterator[Row]:
     for shape in (DENSE, FEW, *LARGE):
         chosen = [c for c in contenders(shape) if only in f"{shape} {c.name}"]
         wrong = {c.name: _gate(shape, c) for c in chosen}
+        right = {c.name: _calls(shape, c) for c in chosen if wrong[c.name] <= TOLERANCE[c.dtype]}
         for mode in ("fwd", "fwd+bwd"):
-            calls = {c.name: _call(shape, c, mode) for c in chosen if wrong[c.name] <= TOLERANCE[c.dtype]}
-            for name, (times, megabytes) in _measure(calls).items():
+            for name, (times, megabytes) in _measure({name: modes[mode] for name, modes in right.items()}).items():
                 yield {"op": name, "shape": str(shape), "mode": mode, "max_error": f"{wrong[name]:.1e}"} | _times(
                     times, megabytes
                 )
@@ -86,26 +98,16 @@ def _gate(shape: Shape, contender: Contender) -> float:
     """Return the largest error of the output and of any gradient; torch's own convolution is taken at its word."""
     if contender.call is _conv2d:
         return 0.0
-    truth = _geodesic_reference if "geodesic" in contender.name else _reference
+    truth = _geodesic(STEPS, "reference") if "geodesic" in contender.name else _reference
     return max(errors(contender, shape, "cpu", dataclasses.replace(contender, call=truth)).values())
 
 
-def _call(shape: Shape, contender: Contender, mode: str) -> Call:
+def _calls(shape: Shape, contender: Contender) -> dict[str, Call]:
     torch.manual_seed(0)
     tensors = contender.inputs(shape, "cpu")
     if shape.channels == 1:  # a filter: uniform weights, that nobody learns
         tensors["weight"] = torch.full_like(tensors["weight"], 1 / shape.kernel**2)
-    leaves = [t for t in tensors.values() if t.requires_grad]
-    gradient = torch.randn(shape.batch, shape.channels, shape.height, shape.width)
-
-    def forward() -> object:
-        with torch.no_grad():
-            return contender.call(shape, tensors)
-
-    def both() -> object:
-        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
-
-    return forward if mode == "fwd" else both
+    return calls(shape, contender, tensors)
 
 
 def _measure(calls: dict[str, Call], seconds: float = 20.0, most: int = 60) -> dict[str, tuple[list[float], float]]:
@@ -179,19 +181,6 @@ def _status(name: str) -> int:
 
 def _ours(shape: Shape, t: Inputs) -> Tensor:
     return _metric_conv(shape, t, backend="cpu")
-
-
-def _reference(shape: Shape, t: Inputs) -> Tensor:
-    return _metric_conv(shape, t, backend="reference")
-
-
-def _geodesic(shape: Shape, t: Inputs, backend: str = "cpu") -> Tensor:
-    ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device), STEPS)
-    return mc.support_conv(t["x"], ball, t["weight"], padding=shape.kernel // 2, groups=shape.groups, backend=backend)
-
-
-def _geodesic_reference(shape: Shape, t: Inputs) -> Tensor:
-    return _geodesic(shape, t, backend="reference")
 
 
 def _grid_sample(shape: Shape, t: Inputs) -> Tensor:

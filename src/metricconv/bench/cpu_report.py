@@ -4,10 +4,10 @@ import importlib.util
 from pathlib import Path
 
 from .._files import read_table, writing
+from .report import cell
+from .rows import Row
 
-Row = dict[str, str]
-
-# Whom others are compared with, by the shape's first contender; and colours of Okabe and Ito.
+# Who is drawn, and how: colours of Okabe and Ito, which those who see fewer colours can tell apart too.
 _COLOURS = {
     "torch conv2d": "#999999",
     "grid_sample": "#0072B2",
@@ -42,34 +42,23 @@ def table(rows: list[Row]) -> str:
     for shape, op in dict.fromkeys((row["shape"], row["op"]) for row in rows if row["mode"] != "check"):
         modes = [found.get((shape, op, mode)) for mode in ("fwd", "fwd+bwd")]
         ours = [found.get((shape, "metric", mode)) for mode in ("fwd", "fwd+bwd")]
-        cells = [_time(row, other) for row, other in zip(modes, ours, strict=True)]
+        cells = [cell(row, other, digits=2) for row, other in zip(modes, ours, strict=True)]
         peaks = [row["peak_mb"] if row else "" for row in modes]
         lines.append(f"| {shape} | {op} | {' | '.join(cells)} | {' | '.join(peaks)} |")
     wrong = [f"\n{r['op']} on {r['shape']}: error {r['max_error']}, not timed" for r in rows if r["mode"] == "check"]
     return "\n".join([*lines, *wrong]) + "\n"
 
 
-def _time(row: Row | None, ours: Row | None) -> str:
-    if row is None:
-        return ""
-    ratio = f" ({float(row['p50_ms']) / float(ours['p50_ms']):.2f}×)" if ours else ""
-    return f"{float(row['p50_ms']):.2f}{ratio}"
-
-
 def plot(rows: list[Row], path: Path) -> None:
     """Draw the medians by shape and mode as bars, on a logarithmic axis."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     groups = list(dict.fromkeys((row["shape"], row["mode"]) for row in rows))
     sizes = [sum((row["shape"], row["mode"]) == group for row in rows) for group in groups]
-    figure, axes = plt.subplots(
-        len(groups), figsize=(8, 0.9 + 0.26 * sum(sizes) + 0.25 * len(groups)), sharex=True, layout="constrained",
-        height_ratios=[n + 0.6 for n in sizes], squeeze=False,
-    )  # fmt: skip
-    for axis, (shape, mode) in zip(axes[:, 0], groups, strict=True):
+    figure = Figure(figsize=(8, 0.9 + 0.26 * sum(sizes) + 0.25 * len(groups)), layout="constrained")
+    heights = [n + 0.6 for n in sizes]
+    axes = figure.subplots(len(groups), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (shape, mode) in zip(axes, groups, strict=True):
         chosen = [row for row in rows if (row["shape"], row["mode"]) == (shape, mode)]
         times = [float(row["p50_ms"]) for row in chosen]
         bars = axis.barh([row["op"] for row in chosen], times, color=[_COLOURS[row["op"]] for row in chosen])
@@ -80,6 +69,5 @@ def plot(rows: list[Row], path: Path) -> None:
         axis.margins(x=0.15)
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[-1, 0].set_xlabel(f"ms, median; {rows[0]['cpu']}, {rows[0]['threads']} threads")
+    axes[-1].set_xlabel(f"ms, median; {rows[0]['cpu']}, {rows[0]['threads']} threads")
     figure.savefig(path, dpi=120)
-    plt.close(figure)

@@ -11,9 +11,9 @@ import torch
 
 from .._files import versions
 from . import training
-from .cases import SHAPES, Contender, Shape, contenders
+from .cases import SHAPES, Contender, Shape, calls, contenders
 from .correctness import TOLERANCE, errors
-from .rows import Rows
+from .rows import Row, Rows
 from .timing import Timing, measure
 
 _RIVALS = ("cudnn", "torchvision")
@@ -61,7 +61,7 @@ def _call_first(number: int, name: str, dtype: torch.dtype) -> None:
     contender = next(c for c in contenders(shape) if (c.name, c.dtype) == (name, dtype))
     for tf32 in (False, True) if dtype == torch.float32 else (True,):
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        for _, call in _calls(shape, contender):
+        for call in _calls(shape, contender).values():
             call()
 
 
@@ -70,7 +70,7 @@ def _train_first(name: str, dtype: str) -> None:
     training.iteration(name, dtype)()
 
 
-def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[dict[str, str]]:
+def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[Row]:
     """Check one contender, then time it forward, and forward + backward."""
     dtype = str(contender.dtype).removeprefix("torch.")
     what = (contender.name, str(shape), shape.regime, dtype)
@@ -82,11 +82,11 @@ def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[dict[str,
     if not worst <= TOLERANCE[contender.dtype]:
         yield _row(*what, "check", "", None, f"{worst:.2e} is too large: not timed")
         return
-    for (mode, call), timing in itertools.product(_calls(shape, contender), _timings(contender.name, eager)):
+    for (mode, call), timing in itertools.product(_calls(shape, contender).items(), _timings(contender.name, eager)):
         yield _row(*what, mode, timing, measure(call, graph=timing == "graph"), f"{worst:.1e}")
 
 
-def _training_rows(name: str, dtype: str) -> Iterator[dict[str, str]]:
+def _training_rows(name: str, dtype: str) -> Iterator[Row]:
     iterate = training.iteration(name, dtype)
     for timing in _timings(name, eager=True):
         yield _row(
@@ -101,7 +101,7 @@ def _timings(name: str, eager: bool) -> list[str]:
 
 def _row(
     op: str, shape: str, regime: str, dtype: str, mode: str, timing: str, measured: Timing | None, error: str = ""
-) -> dict[str, str]:
+) -> Row:
     row = {"op": op, "shape": shape, "regime": regime, "dtype": dtype, "mode": mode, "timing": timing}
     row |= {"max_error": error, **_versions()}
     if measured is not None:
@@ -110,7 +110,7 @@ def _row(
     return row
 
 
-def _say(row: dict[str, str]) -> None:
+def _say(row: Row) -> None:
     number = row.get("p50_ms", row["max_error"])
     print(f"{row['op']:28}{row['shape']:28}{row['dtype']:10}{row['mode']:10}{row['timing']:7}{number:>10}", flush=True)
 
@@ -126,20 +126,10 @@ def _gate(shape: Shape, contender: Contender) -> float:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _calls(shape: Shape, contender: Contender) -> list[tuple[str, Callable[[], object]]]:
+def _calls(shape: Shape, contender: Contender) -> dict[str, Callable[[], object]]:
     torch.manual_seed(0)
     tensors = contender.inputs(shape, "cuda")
-    leaves = list(tensors.values())
-    gradient = torch.randn_like(contender.call(shape, tensors).detach())
-
-    def forward() -> object:
-        with torch.no_grad():
-            return contender.call(shape, tensors)
-
-    def both() -> object:
-        return torch.autograd.grad(contender.call(shape, tensors), leaves, gradient)
-
-    return [("fwd", forward), ("fwd+bwd", both)]
+    return calls(shape, contender, tensors)
 
 
 def _versions() -> dict[str, str]:

@@ -1,9 +1,10 @@
 """A Markdown table and a plot from a benchmark CSV."""
 
-import csv
+import importlib.util
 from pathlib import Path
 
-Row = dict[str, str]
+from .._files import read_table, writing
+from .rows import Row
 
 # Who is drawn, and how: colours of Okabe and Ito, which those who see fewer colours can tell apart too.
 _MARKS = {
@@ -16,14 +17,12 @@ _MARKS = {
 
 def write(path: Path) -> None:
     """Write ``<gpu>.md`` and, where matplotlib is installed, ``<gpu>.png`` beside the CSV."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    path.with_suffix(".md").write_text(table(rows))
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return
-    plot(rows, path.with_suffix(".png"))
+    rows = read_table(path)
+    with writing(path.with_suffix(".md")) as file:
+        file.write_text(table(rows), encoding="utf-8")
+    if importlib.util.find_spec("matplotlib") is not None:
+        with writing(path.with_suffix(".png")) as file:
+            plot(rows, file)
 
 
 def table(rows: list[Row]) -> str:
@@ -38,7 +37,7 @@ def table(rows: list[Row]) -> str:
         step = modes.get("iteration")
         ours = groups.get((shape, "standard", dtype) if step else (shape, "metric", "bfloat16"), {})
         both = step or modes.get("fwd+bwd")
-        cells = [_cell(modes.get("fwd"), ours.get("fwd")), _cell(both, ours.get("iteration" if step else "fwd+bwd"))]
+        cells = [cell(modes.get("fwd"), ours.get("fwd")), cell(both, ours.get("iteration" if step else "fwd+bwd"))]
         lines.append(f"| {shape} | {op} | {dtype} | {cells[0]} | {cells[1]} | {both['peak_mb'] if both else ''} |")
     notes = [f"\n{r['op']} {r['dtype']} on {r['shape']}: {r['max_error']}" for r in rows if r["mode"] == "check"]
     head = (
@@ -50,22 +49,21 @@ def table(rows: list[Row]) -> str:
     return "\n".join([head, *lines, *notes]) + "\n"
 
 
-def _cell(row: Row | None, ours: Row | None) -> str:
+def cell(row: Row | None, ours: Row | None, digits: int = 3) -> str:
+    """Return a median, and how many times that of another row it is."""
     if row is None:
         return ""
     ratio = f" ({float(row['p50_ms']) / float(ours['p50_ms']):.2f}×)" if ours else ""
-    return f"{float(row['p50_ms']):.3f}{ratio}"
+    return f"{float(row['p50_ms']):.{digits}f}{ratio}"
 
 
 def plot(rows: list[Row], path: Path) -> None:
     """Draw the median time of the main contenders by shape, forward and forward + backward, on a logarithmic axis."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     shapes = list(dict.fromkeys(r["shape"] for r in rows if r["mode"] == "fwd+bwd"))
-    figure, panels = plt.subplots(1, 2, figsize=(11, 1.2 + 0.32 * len(shapes)), sharey=True, layout="constrained")
+    figure = Figure(figsize=(11, 1.2 + 0.32 * len(shapes)), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, mode in zip(panels, ("fwd", "fwd+bwd"), strict=True):
         for (op, dtype), (marker, colour) in _MARKS.items():
             chosen = [r for r in rows if (r["op"], r["dtype"], r["mode"]) == (op, dtype, mode)]
@@ -79,4 +77,3 @@ def plot(rows: list[Row], path: Path) -> None:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_MARKS), frameon=False)
     figure.suptitle(f"{rows[0]['gpu']}: median time by shape (N, C, H, W), k × k samples")
     figure.savefig(path, dpi=110)
-    plt.close(figure)

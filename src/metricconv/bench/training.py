@@ -9,7 +9,8 @@ import metricconv as mc
 from metricconv.convert import dilate_last_layer
 from metricconv.nn import AdaptiveConv, DeformableConv2d, MetricConv2d, ShiftedConv2d
 
-SHAPE = "ResNet-18, (128,3,32,32)"
+BATCH, CLASSES = 128, 100
+SHAPE = f"ResNet-18, ({BATCH},3,32,32)"
 NETWORKS = ("standard", "metric", "deformable", "shifted", "torchvision deformable")
 
 
@@ -24,11 +25,11 @@ class TorchvisionDeformable(DeformableConv2d):
         return deform_conv2d(x.float(), offsets, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
 
-def network(name: str, classes: int = 100) -> nn.Module:
+def network(name: str) -> nn.Module:
     """Return a ResNet-18 whose first convolution keeps the image's size, converted as the paper does."""
     from torchvision.models import resnet18
 
-    model = resnet18(num_classes=classes)
+    model = resnet18(num_classes=CLASSES)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     if name == "standard":  # which keeps layer4 at stride 1 too
@@ -49,13 +50,13 @@ def cases() -> list[tuple[str, str]]:
     return [(name, dtype) for name in NETWORKS for dtype in dtypes[: 1 if name.startswith("torchvision") else 2]]
 
 
-def iteration(name: str, dtype: str, batch: int = 128) -> Callable[[], object]:
+def iteration(name: str, dtype: str) -> Callable[[], object]:
     """Return one iteration of a network (forward, backward, Adam)."""
     torch.manual_seed(0)
     model = network(name).cuda().train()
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x = torch.randn(batch, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
-    target = torch.randint(100, (batch,), device="cuda")
+    x = torch.randn(BATCH, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+    target = torch.randint(CLASSES, (BATCH,), device="cuda")
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True, capturable=True)
 
     def iterate() -> object:

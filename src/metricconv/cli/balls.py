@@ -106,7 +106,7 @@ def _table(field: Metric, points: list[tuple[float, float]]) -> rich.table.Table
     rows = torch.tensor(points).round().long()
     table = rich.table.Table(title="unit tangent balls")
     columns = ball_numbers(field)
-    table.add_column("pixel (y, x)")
+    table.add_column("y, x", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right")
     for y, x in rows.tolist():

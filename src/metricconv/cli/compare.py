@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from .. import filters
 from .._files import versions, write_table, writing
+from ..experiments.photographs import psnr
 from ..viz import canvas
 from . import images, knobs
 from .console import console, results
@@ -111,12 +112,6 @@ def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKno
         "tangent balls": FilterKnobs(Method.tangent, samples, _tuned(Method.tangent, own)),
         "geodesic balls": FilterKnobs(Method.geodesic, samples, _tuned(Method.geodesic, own)),
     }
-
-
-def psnr(clean: np.ndarray, image: np.ndarray) -> float:
-    """Return 10 log₁₀(1 / mean squared error), in decibels."""
-    error = float(np.mean((clean.astype(np.float64) - image) ** 2))
-    return math.inf if error == 0 else -10 * math.log10(error)
 
 
 def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:

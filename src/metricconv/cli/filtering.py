@@ -74,8 +74,7 @@ def filter_command(
         images.check_output(output, force=files.force, inputs=(source,))
         with _bar() as progress:
             task = progress.add_task(f"filtering {source.name}", total=None)
-            report = partial(_report, progress, task)
-            filter_file(source, output, chosen, files, report)
+            filter_file(source, output, chosen, files, partial(_report, progress, task))
         console.print(f"wrote {output}", highlight=False)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import rich.console
 import rich.table
-import skimage
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +25,7 @@ from ..filters import box_filter, geodesic_filter, interpolated_filter, random_d
 from ..metrics import edge_metric, gradient_metric
 from ..viz import canvas, unit_balls
 from ..viz.balls import COLOURS, draw_ball
-from .photographs import photograph
+from .photographs import photograph, psnr
 
 SAMPLES = 11
 SIGMA = 0.1
@@ -68,12 +67,12 @@ def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
     clean = photograph("camera", size)
     noise = np.random.default_rng(seed).normal(0.0, SIGMA, clean.shape).astype(np.float32)
     noisy = clean + noise
-    results = [Result("noisy", noisy, _psnr(clean, noisy), 0.0)]
+    results = [Result("noisy", noisy, psnr(clean, noisy), 0.0)]
     for method, denoise in METHODS.items():
         denoise(noisy[:16, :16])  # so that no method is charged for what is compiled or loaded once
         start = time.perf_counter()
         image = denoise(noisy)
-        results.append(Result(method, image, _psnr(clean, image), time.perf_counter() - start))
+        results.append(Result(method, image, psnr(clean, image), time.perf_counter() - start))
     with writing(output / "comparison.png") as path:
         _picture(noisy, results).savefig(path)
     write_table(output / "psnr.csv", [_row(result, size, seed) for result in results])
@@ -99,10 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = rich.console.Console()
     console.print(table)
     console.print(f"wrote {options.output / 'comparison.png'} and {options.output / 'psnr.csv'}")
-
-
-def _psnr(clean: np.ndarray, image: np.ndarray) -> float:
-    return float(skimage.metrics.peak_signal_noise_ratio(clean, image, data_range=1.0))
 
 
 def _picture(noisy: np.ndarray, results: Sequence[Result]) -> Figure:

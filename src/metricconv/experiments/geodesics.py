@@ -66,7 +66,8 @@ def draw_vessels(side: int = 200) -> Figure:
     for axes, title in ((left, "distance from a vessel pixel"), (right, "geodesics from it to other vessels")):
         canvas.show(axes, green, green.shape)
         axes.set_title(title, fontsize=11)
-    left.imshow(distance.numpy(), cmap="viridis_r", alpha=0.75, interpolation="nearest")
+    field = left.imshow(distance.numpy(), cmap="viridis_r", alpha=0.75, interpolation="nearest")
+    figure.colorbar(field, ax=left, location="bottom", shrink=0.6, pad=0.02)
     left.contour(distance.numpy(), levels=14, colors="white", linewidths=0.6)
     for target in _targets(metric, distance):
         path = _descend(distance, target, source).numpy()

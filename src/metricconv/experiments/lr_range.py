@@ -18,6 +18,9 @@ from lightning.pytorch.callbacks import Callback
 from .._files import write_table, writing
 from .training import fit, make_trainer
 
+# A sweep stops once the loss is so many times its least.
+_EXPLOSION = 4.0
+
 
 @dataclasses.dataclass(frozen=True)
 class RangeTest:
@@ -81,7 +84,6 @@ def range_test(
     steps: int = 100,
     *,
     seed: int = 0,
-    explosion: float = 4.0,
     **options: Any,
 ) -> RangeTest:
     """Train a copy of the module for so many steps while every learning rate grows from ``low`` to ``high``.
@@ -93,14 +95,13 @@ def range_test(
         data: a loader of training batches, gone through as often as the steps need.
         low, high, steps: of the logarithmic grid.
         seed: of the batches' order.
-        explosion: stop once the loss is so many times its least.
         **options: of ``make_trainer``: accelerator, precision …
     """
     if not 0 < low < high < math.inf:
         raise ValueError(f"`low` (={low}) and `high` (={high}) must be positive, finite and in this order")
     if steps < 3:
         raise ValueError(f"`steps` (={steps}) must be at least 3")
-    sweep = _Sweep(np.geomspace(low, high, steps).tolist(), explosion)
+    sweep = _Sweep(np.geomspace(low, high, steps).tolist())
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(
             Path(folder),
@@ -120,8 +121,8 @@ def range_test(
 class _Sweep(Callback):
     """Sets the rate before every batch, and keeps the loss after it."""
 
-    def __init__(self, rates: list[float], explosion: float) -> None:
-        self.rates, self.explosion = rates, explosion
+    def __init__(self, rates: list[float]) -> None:
+        self.rates = rates
         self.losses: list[float] = []
         self.ratios: list[float] = []
 
@@ -138,7 +139,7 @@ class _Sweep(Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, *_: Any
     ) -> None:
         loss = float(outputs["loss"])
-        if not math.isfinite(loss) or (self.losses and loss > self.explosion * min(self.losses)):
+        if not math.isfinite(loss) or (self.losses and loss > _EXPLOSION * min(self.losses)):
             trainer.should_stop = True
         else:
             self.losses.append(loss)

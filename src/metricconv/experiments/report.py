@@ -9,7 +9,7 @@ from .classification import report as classification
 from .denoising import report as denoising
 from .errors import in_one_line
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = typer.Typer()
 
 
 @app.command()

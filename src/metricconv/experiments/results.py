@@ -78,11 +78,6 @@ class Results:
             others = [other for other in self._read() if self._key(other) != self._key(row)]
             write_table(self.path, [*others, self.rows[-1]], self.columns)
 
-    def row(self, **setting: object) -> dict[str, str] | None:
-        """Return the first row with these values, or None."""
-        wanted = {name: text(value) for name, value in setting.items()}
-        return next((row for row in self.rows if all(row[name] == value for name, value in wanted.items())), None)
-
     def _read(self) -> list[dict[str, str]]:
         rows = read_table(self.path)
         found = {name for row in rows for name in row}
@@ -149,16 +144,14 @@ def write_markdown(path: Path, *parts: str) -> None:
         temporary.write_text("\n\n".join(part.strip("\n") for part in parts) + "\n", encoding="utf-8")
 
 
-def scientific(value: float | str | None, digits: int = 2) -> str:
-    """Return a small number as the paper prints it; nothing for nothing.
+def scientific(value: str, digits: int = 2) -> str:
+    """Return a number as the paper prints it.
 
-    >>> scientific(0.0016), scientific("")
-    ('1.60e-3', '')
+    >>> scientific("0.0016")
+    '1.60e-3'
     """
-    if value is None or value == "":
-        return ""
-    mantissa, _, exponent = f"{float(value):.{digits}e}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    mantissa, exponent = f"{float(value):.{digits}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def beside(ours: str, paper: str) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import random
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
 from .._files import read_table
 
@@ -170,6 +172,18 @@ def device_of(options: Mapping[str, Any]) -> torch.device:
     """Return where data had best lie for a trainer of such options: on its GPU if it has one, else in main memory."""
     alone = options.get("devices", 1) in (1, "1") and options.get("accelerator", "auto") in ("auto", "gpu", "cuda")
     return torch.device("cuda" if alone and torch.cuda.is_available() else "cpu")
+
+
+def now(device: torch.device) -> float:
+    """Return the time, once the device has done all it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def parameters(model: nn.Module) -> int:
+    """Count the numbers that are learnt."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 @contextlib.contextmanager

@@ -174,7 +174,8 @@ def plot_unit_balls(
             draw_ball(axes, drawn, colour or COLOURS[kind or ball_kind(source, fitted="fitted")], zoom)
     if len(kinds) > 1:
         handles = [Polygon([(0, 0)], color=COLOURS[str(kind)], label=str(kind), alpha=0.8) for kind in kinds]
-        axes.legend(handles=handles, loc="lower right", fontsize=7, framealpha=0.9)
+        below: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0), "borderaxespad": 0.2}
+        axes.legend(handles=handles, ncols=len(kinds), fontsize=8, frameon=False, **below)
     return axes
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 # Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
-ORANGE, SKY, GREEN, BLUE, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
+ORANGE, SKY, GREEN, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#D55E00"
 
 Picture = NDArray[Any] | Tensor
 Points = int | Sequence[Sequence[float]] | Tensor
@@ -30,7 +30,7 @@ def new_axes(
     return plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained", dpi=150)[1]
 
 
-def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None = None) -> matplotlib.axes.Axes:
+def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None) -> matplotlib.axes.Axes:
     """Return the axes, or new ones of the image's shape."""
     if axes is not None:
         return axes

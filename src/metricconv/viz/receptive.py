@@ -6,9 +6,9 @@ support: a twin of the model, with supports frozen at what they were for the ima
 is followed through branches and residual connections as the model itself is.
 """
 
+import contextlib
 import copy
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib.axes
@@ -161,18 +161,15 @@ def _averaging(pool: nn.Module) -> nn.Module:
     return nn.AvgPool2d(pool.kernel_size, pool.stride, pool.padding, pool.ceil_mode, count_include_pad=False)
 
 
-@dataclasses.dataclass
-class _evaluating:
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode, and each of its modules back as it was."""
-
-    model: nn.Module
-
-    def __enter__(self) -> None:
-        self.modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-
-    def __exit__(self, *error: object) -> None:
-        for module, mode in self.modes:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
             module.training = mode
 
 

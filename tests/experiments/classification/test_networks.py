@@ -7,6 +7,7 @@ from torch import nn
 from layers import stir
 from metricconv.experiments.classification import networks
 from metricconv.experiments.classification.setting import METHODS, Setting
+from metricconv.experiments.training import parameters
 from metricconv.nn import adaptive_layers
 
 
@@ -21,7 +22,7 @@ def calm(model: nn.Module, channels: int = 3) -> nn.Module:
 )
 def test_sizes_are_those_of_the_papers_networks(method, millions):
     model = networks.build(Setting(method=method), 100)
-    assert networks.parameters(model) / 1e6 == pytest.approx(millions, abs=0.005)
+    assert parameters(model) / 1e6 == pytest.approx(millions, abs=0.005)
 
 
 @pytest.mark.parametrize("method", METHODS)

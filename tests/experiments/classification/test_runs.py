@@ -8,7 +8,7 @@ import torch
 from metricconv.experiments.classification import module, networks, runs
 from metricconv.experiments.classification.grids import single
 from metricconv.experiments.classification.setting import Setting
-from metricconv.experiments.training import history
+from metricconv.experiments.training import history, parameters
 
 TINY = {"dataset": "cifar10", "network": "tiny", "batch": 16, "lr": 0.05, "augmentation": "none"}
 CPU = {"accelerator": "cpu", "progress": False}
@@ -28,7 +28,7 @@ def test_a_tiny_metric_network_learns_a_synthetic_set(data_root, tmp_path):
     assert values["top1"] > 0.7 and values["top5"] == 1 and 0 <= values["held_top1"] <= 1
     assert values["epoch_seconds"] > 0 and values["peak_mb"] is None
     again, network = networks.load_network(tmp_path / "work" / setting.folder / runs.NETWORK)
-    assert again == setting and networks.parameters(network) == values["parameters"]
+    assert again == setting and parameters(network) == values["parameters"]
     assert any(layer.head.weight.abs().max() > 0 for _, layer in networks.adaptive_layers(network))
 
 

@@ -340,7 +340,7 @@ def test_nothing_to_render_is_said_in_one_line(tmp_path):
         (["denoise-dataset", "--data-root", "ROOT", "--recipe", "ours", "--rate", "rnage"], "`rate` (='rnage')"),
         (
             ["denoise-dataset", "--data-root", "ROOT", "--recipe", "magic"],
-            "`recipe` (='magic') must be 'paper' or 'ours'",
+            "`recipe` (='magic') must be one of 'paper', 'ours'",
         ),
         (["denoise-heuristic", "--image", "TEXT"], "cannot be read as a picture"),
         (["denoise-heuristic", "--image", "absent.png"], "absent.png"),

@@ -14,6 +14,7 @@ from torch import nn
 from metricconv.experiments import data
 from metricconv.experiments.denoising import heuristic, image, layers, pictures, published
 from metricconv.experiments.denoising.published import Setting
+from metricconv.experiments.training import parameters
 
 THE_PAPERS = {"seed": 42, "pixels": pictures.CAMERAMAN_PIXELS[:12], "precision": "32-true"}
 CAMERAMAN = Path(os.environ.get("METRICCONV_DATA", "")) / "cameraman256.png"
@@ -104,7 +105,7 @@ def test_free_metrics_start_at_the_heuristic_one():
 def test_published_layers_have_the_published_numbers_of_parameters(method, weights):
     layer = layers.published_layer(method, 0.1, weights, 5)
     head = 5 * 26 if method == "utb" else 50 * 26
-    assert layers.parameters(layer) == head + (25 if weights == "learnt" else 0)
+    assert parameters(layer) == head + (25 if weights == "learnt" else 0)
     assert torch.allclose(layer.weight, torch.tensor(1 / 25)) and layer.bias is None
 
 
@@ -126,9 +127,9 @@ def test_our_layers_start_as_means_and_learn():
 
 
 def test_deep_heads_have_about_as_many_parameters_as_deformable_layers():
-    budget = layers.parameters(layers.our_layer("deformable", 5))
+    budget = parameters(layers.our_layer("deformable", 5))
     for method in ("utb deep", "ugb deep", "two plain layers"):
-        assert layers.parameters(layers.our_layer(method, 5)) == pytest.approx(budget, rel=0.06)
+        assert parameters(layers.our_layer(method, 5)) == pytest.approx(budget, rel=0.06)
 
 
 def test_tuning_never_looks_at_the_image_that_is_denoised(monkeypatch):

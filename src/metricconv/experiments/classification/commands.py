@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import in_one_line
+from ..options import Accelerator, DataRoot, Deterministic, Download, Output, Strategy
 
 if TYPE_CHECKING:
     import torch
 
+    from ..results import Results
     from .runs import Phase, Runner
     from .setting import Setting
 
-app = typer.Typer(no_args_is_help=True, help="Classification with ResNets.", pretty_exceptions_enable=False)
+app = typer.Typer()
 
 RESULTS = Path("outputs/classification")
 WORK = RESULTS / "work"
 
-Output = Annotated[Path, typer.Option(help="Folder of the CSV, the tables and the figures.")]
 Work = Annotated[Path, typer.Option(help="Folder of checkpoints, logs and trained networks.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where datasets lie; then METRICCONV_DATA, ~/.cache/metricconv.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a dataset that is missing.")]
 Dataset = Annotated[str | None, typer.Option(help="mnist, fashion-mnist, cifar10 or cifar100 (default).")]
 Network = Annotated[str | None, typer.Option(help="resnet18 (default), resnet50, resnet152 …")]
 Methods = Annotated[
@@ -64,10 +63,7 @@ Holdout = Annotated[int | None, typer.Option(help="Hold so many training images 
 Precision = Annotated[str | None, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Of the run; may be repeated.")]
 Minutes = Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")]
-Accelerator = Annotated[str, typer.Option(help="Lightning's: auto, cpu, gpu.")]
 Devices = Annotated[int, typer.Option(help="How many devices, each with a process of its own.")]
-Strategy = Annotated[str, typer.Option(help="Lightning's: auto, ddp …")]
-Deterministic = Annotated[bool, typer.Option("--deterministic", help="Use algorithms that repeat themselves.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Hand networks to torch.compile.")]
 Graphs = Annotated[bool, typer.Option("--graphs", help="Replay training steps as CUDA graphs; on one GPU.")]
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints.")]
@@ -356,7 +352,7 @@ def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: flo
     for _, setting in grids.planned(phases, results)[:1]:
         runner.images(setting.dataset)  # missing data is said before anything else is done
     if estimate:
-        _print_estimate(phases, runner, output)
+        _print_estimate(phases, runner, results)
         return
     try:
         run_all(results, phases, runner, max_minutes)
@@ -366,11 +362,9 @@ def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: flo
     typer.echo(f"wrote {', '.join(['runs.csv', *written])} to {output}")
 
 
-def _print_estimate(phases: "list[Phase]", runner: "Runner", output: Path) -> None:
+def _print_estimate(phases: "list[Phase]", runner: "Runner", results: "Results") -> None:
     from . import estimate, grids
-    from .runs import table
 
-    results = table(output)
     plan = [(title, setting) for title, setting in grids.planned(phases, results) if setting.key not in results]
     seconds = estimate.run_seconds(
         [s for _, s in plan], runner, _device(runner.options.trainer.get("accelerator", "auto"))

@@ -154,6 +154,8 @@ def figure(statistics: Sequence[Statistic]) -> Any:
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     panels[0].legend(fontsize=8)
+    bands = "medians, and bands from the 10th to the 90th percentile"
+    drawing.supxlabel(f"layer: stage.block.convolution; {bands}", fontsize=9)
     return drawing
 
 

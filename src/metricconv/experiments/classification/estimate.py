@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import torch
 from torch.nn.functional import cross_entropy
 
-from .module import now
+from ..training import now
 from .runs import Runner
 from .setting import Setting
 
-WARM_UP = 5
+WARM_UP, STEPS = 5, 20
 # Lightning's share of a step, in seconds, and that of a run: building, testing, writing.
 STEP_OVERHEAD = 5e-4
 RUN_OVERHEAD = 2.0
@@ -26,26 +26,26 @@ def kind(setting: Setting) -> Kind:
     )
 
 
-def run_seconds(settings: Iterable[Setting], runner: Runner, device: torch.device, steps: int = 20) -> list[float]:
+def run_seconds(settings: Iterable[Setting], runner: Runner, device: torch.device) -> list[float]:
     """Return about how long each setting takes; settings of one kind are timed once."""
     known: dict[Kind, float] = {}
     times = []
     for setting in settings:
         if kind(setting) not in known:
-            known[kind(setting)] = step_seconds(setting, runner, device, steps)
+            known[kind(setting)] = step_seconds(setting, runner, device)
         count = len(runner.images(setting.dataset).train_y) - setting.holdout
         batches = (setting.train_images or count) // setting.batch * int(setting.epochs or 1)
         times.append(batches * (known[kind(setting)] + STEP_OVERHEAD) + RUN_OVERHEAD)
     return times
 
 
-def step_seconds(setting: Setting, runner: Runner, device: torch.device, steps: int = 20) -> float:
+def step_seconds(setting: Setting, runner: Runner, device: torch.device) -> float:
     """Return the median time of a training step, after a few that pay for what is done once."""
     run = runner.ready(setting, runner.pictures(setting, device))
     network = run.module.network.train()
     optimizer = torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9)
     times = []
-    for (x, y), _ in zip(run.train, range(WARM_UP + steps), strict=False):
+    for (x, y), _ in zip(run.train, range(WARM_UP + STEPS), strict=False):
         before = now(device)
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=setting.precision == "bf16-mixed"):

@@ -2,7 +2,6 @@
 
 import gc
 import statistics
-import time
 from typing import Any
 
 import lightning
@@ -13,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
 from ...nn import geometry_l1, param_groups, set_geometry_gain
+from ..training import now
 from .setting import Setting
 
 
@@ -139,10 +139,3 @@ class Stopwatch(Callback):
         if self.device.type == "cuda":
             # Of the last epoch alone: the first tries algorithms that it then does not use.
             self.peak_mb = (torch.cuda.max_memory_allocated(self.device) - self._before) / 2**20
-
-
-def now(device: torch.device) -> float:
-    """Return the time, once the device has done all it was asked to."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

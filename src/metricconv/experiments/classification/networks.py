@@ -86,11 +86,6 @@ def fix_kernels(model: nn.Module) -> None:
         layer.register_buffer("weight", mean.detach())
 
 
-def parameters(model: nn.Module) -> int:
-    """Count the numbers that are learnt."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
 def start_label(start: str, dataset: str) -> str:
     """Return what to call the weights that training starts from."""
     if start == "scratch":
@@ -117,8 +112,8 @@ def read_pretrained(path: Path, network: str) -> dict[str, Tensor]:
     return {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
 
 
-def load_pretrained(model: nn.Module, state: dict[str, Tensor], drop: Iterable[str] = ()) -> list[str]:
-    """Load the weights that fit, and return the names of those that the model keeps as they are.
+def load_pretrained(model: nn.Module, state: dict[str, Tensor], drop: Iterable[str] = ()) -> None:
+    """Load the weights that fit; the model keeps its others.
 
     The centre of an ImageNet stem's 7 × 7 kernel becomes the 3 × 3 one; grey images take the sum over colours. The
     classifier stays unless it has as many classes.
@@ -139,7 +134,6 @@ def load_pretrained(model: nn.Module, state: dict[str, Tensor], drop: Iterable[s
     if not any(name.startswith("layer") for name in fitting):
         raise ValueError("`pretrained` has none of the network's weights: names such as 'layer1.0.conv1.weight'")
     model.load_state_dict(own | fitting)
-    return sorted(set(own) - set(fitting))
 
 
 @torch.no_grad()

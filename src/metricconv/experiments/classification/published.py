@@ -85,13 +85,9 @@ shifted         73.15±0.17 78.33±0.32 79.70±0.35  91.37±0.15 94.16±0.15 94.
 metric-randers  74.20±0.58 79.17±0.60 80.56±0.80  92.31±0.36 94.85±0.34 94.94±0.32
 metric-riemann  74.19±0.68 79.11±0.44 80.27±0.43  92.26±0.28 94.81±0.19 94.75±0.23
 """
-ABLATION_NETWORKS = ("resnet18", "resnet50", "resnet152")
 ABLATION: dict[tuple[str, str], tuple[Number, Number]] = {}
 for _row in _ABLATION.strip().splitlines():
     _method, *_cells = _row.split()
     _numbers = [(float(cell.split("±")[0]), float(cell.split("±")[1])) for cell in _cells]
-    for _network, _top1, _top5 in zip(ABLATION_NETWORKS, _numbers[:3], _numbers[3:], strict=True):
+    for _network, _top1, _top5 in zip(("resnet18", "resnet50", "resnet152"), _numbers[:3], _numbers[3:], strict=True):
         ABLATION[_network, _method] = _top1, _top5
-
-# Peak of GPU memory (MB) and seconds an epoch on CIFAR, on a GTX 2080 Ti.
-COST = {"deformable": (940, 83), "metric-randers": (1021, 105)}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...nn import capture
 from ..results import Results, hardware, text
-from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, seed_all
+from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, parameters, seed_all
 from . import datasets, networks
 from .batches import Pictures, TestBatches, TrainBatches
 from .module import Classifier, Stopwatch
@@ -93,7 +93,7 @@ class Runner:
         values: dict[str, object] = {
             **{name: value for name, value in seen.items() if name in VALUES},
             "train_loss": losses[-1] if losses else None,
-            "parameters": networks.parameters(run.module.network),
+            "parameters": parameters(run.module.network),
             "epoch_seconds": stopwatch.epoch_seconds,
             "peak_mb": None if self.options.graphs else stopwatch.peak_mb,  # graphs keep theirs out of sight
             "processes": trainer.world_size,

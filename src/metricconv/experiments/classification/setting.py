@@ -18,6 +18,7 @@ AUGMENTATIONS = ("none", "pad-crop", "resized-crop")
 _EPOCHS = {"paper": 240, "sgd": 15, "onecycle": 15}
 _RATE = {"paper": 1e-4, "sgd": 0.1, "onecycle": 0.2}
 _DECAY = {"paper": 1e-4, "sgd": 5e-4, "onecycle": 5e-4}
+_GEOMETRY = ("eps_omega", "stencil", "metric_groups", "s_min", "s_max")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,19 +96,7 @@ class Setting:
         parts = [self.dataset, self.network, self.method, f"{self.weights} weights"]
         parts += [] if self.head_multiplier is None else [f"heads × {self.head_multiplier:g}"]
         usual = Setting(**{name: getattr(self, name) for name in ("dataset", "method", "weights", "recipe")})
-        odd = (
-            "start",
-            "layers",
-            "init",
-            "head",
-            "eps_omega",
-            "stencil",
-            "metric_groups",
-            "s_min",
-            "s_max",
-            "l1",
-            "warmup",
-        )
+        odd = ("start", "layers", "init", "head", *_GEOMETRY, "l1", "warmup")
         parts += [f"{name} {getattr(self, name)}" for name in odd if getattr(self, name) != getattr(usual, name)]
         return ", ".join([*parts, f"{self.epochs} epoch{'s' * (self.epochs != 1)}", f"seed {self.seed}"])
 
@@ -146,14 +135,7 @@ class Setting:
             object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("batch", 1),
-            ("holdout", 0),
-            ("train_images", 1),
-            ("warmup", 0),
-            ("seed", 0),
-        ):
+        for name, least in {"epochs": 1, "batch": 1, "holdout": 0, "train_images": 1, "warmup": 0, "seed": 0}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"`{name}` (={value}) must be at least {least}")
@@ -165,8 +147,8 @@ class Setting:
     def _check_standard(self) -> None:
         if self.weights == "fixed":
             raise ValueError("`weights` (='fixed') would leave a standard network nothing to learn in those layers")
-        nothing = dict.fromkeys(("layers", "init", "head", "eps_omega", "stencil", "metric_groups", "s_min", "s_max"))
-        self._set(**nothing, head_multiplier=None, l1=None, warmup=None)
+        nothing = ("layers", "init", "head", *_GEOMETRY, "head_multiplier", "l1", "warmup")
+        self._set(**dict.fromkeys(nothing))
 
     def _check_adaptive(self) -> None:
         _checks.one_of(str(self.layers), ("2-4", "4"), "layers")

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ... import _checks
 from ..._interpolation import PADDING_MODES
+from ..photographs import psnr
 from ..results import Results
-from .heuristic import TUNABLE, Method, nearest, psnr_of, ssim_of, tuned_methods
+from .heuristic import TUNABLE, Method, nearest, ssim_of, tuned_methods
 from .pictures import add_noise, check_sigma
 
 # The filter that others are compared with, picture by picture.
@@ -73,4 +74,4 @@ def _methods(tuned: Mapping[str, Any], sigma: float, padding_mode: str) -> dict[
 def _scores(method: Method, clean: Tensor, noisy: Tensor) -> np.ndarray:
     """Return PSNR and SSIM of each picture: (N, 2)."""
     pairs = zip(clean[:, 0].numpy(), noisy[:, 0].numpy(), strict=True)
-    return np.array([(psnr_of(c, y), ssim_of(c, y)) for c, y in ((c, method.apply(x)) for c, x in pairs)])
+    return np.array([(psnr(c, y), ssim_of(c, y)) for c, y in ((c, method.apply(x)) for c, x in pairs)])

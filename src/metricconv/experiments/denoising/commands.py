@@ -11,13 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import in_one_line
+from ..options import Accelerator, DataRoot, Deterministic, Download, Output, Strategy
 
-app = typer.Typer(no_args_is_help=True, help="Denoising with one local convolution.", pretty_exceptions_enable=False)
+app = typer.Typer()
 
-Output = Annotated[Path, typer.Option(help="Folder of the CSV, the tables and the figures.")]
 Config = Annotated[Path | None, typer.Option(help="A TOML file in place of the packaged configuration.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where datasets lie; then METRICCONV_DATA, ~/.cache/metricconv.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a dataset that is missing.")]
 Picture = Annotated[Path | None, typer.Option(help="Any image in place of cameraman.")]
 Sigmas = Annotated[list[float] | None, typer.Option("--sigma", help="Of the noise; may be given several times.")]
 Ks = Annotated[list[int] | None, typer.Option("--k", help="Samples along each axis; may be given several times.")]
@@ -25,11 +23,8 @@ Methods = Annotated[list[str] | None, typer.Option("--method", help="Only this; 
 Seed = Annotated[int | None, typer.Option(help="Of the run.")]
 Minutes = Annotated[float | None, typer.Option(help="Begin no row after so many minutes.")]
 Work = Annotated[Path, typer.Option(help="Folder of checkpoints, logs and pictures.")]
-Accelerator = Annotated[str, typer.Option(help="Lightning's: auto, cpu, gpu.")]
 Devices = Annotated[int, typer.Option(help="How many devices.")]
-Strategy = Annotated[str, typer.Option(help="Lightning's: auto, ddp, ddp_spawn …")]
 Precision = Annotated[str, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
-Deterministic = Annotated[bool, typer.Option("--deterministic", help="Use algorithms that repeat themselves.")]
 
 
 @app.command()
@@ -171,12 +166,12 @@ def denoise_dataset(
     deterministic: Deterministic = False,
 ) -> None:
     """Learn one layer on a dataset, by the paper's recipe and by ours."""
+    from ... import _checks
     from . import pictures
 
     recipes = recipe or ["paper", "ours"]
     for name in recipes:
-        if name not in ("paper", "ours"):
-            raise ValueError(f"`recipe` (={name!r}) must be 'paper' or 'ours'")
+        _checks.one_of(name, ("paper", "ours"), "recipe")
     if size < 16:
         raise ValueError(f"`size` (={size}) must be at least 16 pixels")
     pictures.splits(dataset, data_root, download=download)  # missing data is said before anything is imported
@@ -231,16 +226,13 @@ def lr_range(
 
 def read_config(name: str, path: Path | None, **overrides: Any) -> dict[str, Any]:
     """Return the packaged configuration of a command, or that of a file, with what the command line says instead."""
-    if path is None:
-        content = resources.files(__package__).joinpath("configs", f"{name}.toml").read_text(encoding="utf-8")
-    else:
-        content = path.read_text(encoding="utf-8")
-    usual = tomllib.loads(resources.files(__package__).joinpath("configs", f"{name}.toml").read_text(encoding="utf-8"))
-    chosen = usual | tomllib.loads(content)
-    unknown = set(chosen) - set(usual)
+    packaged = resources.files(__package__).joinpath("configs", f"{name}.toml")
+    usual = tomllib.loads(packaged.read_text(encoding="utf-8"))
+    own = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    unknown = set(own) - set(usual)
     if unknown:
         raise ValueError(f"`config` {path} has unknown entries {sorted(unknown)}; there are {', '.join(usual)}")
-    return chosen | {key: value for key, value in overrides.items() if value is not None}
+    return usual | own | {key: value for key, value in overrides.items() if value is not None}
 
 
 def _picture(path: Path | None, root: Path | None, download: bool) -> tuple[str, Any]:

@@ -23,19 +23,15 @@ from torch.utils.data import Dataset as TorchDataset
 from ... import _checks
 from ..lr_range import range_test
 from ..results import Results
-from ..training import CHECKPOINT, device_of, fit, make_trainer, seed_all
+from ..training import CHECKPOINT, device_of, fit, make_trainer, now, parameters, seed_all
 from . import published
-from .layers import OURS, our_layer, parameters, published_layer
+from .layers import OURS, our_layer, published_layer
 from .pictures import SIZE, add_noise, check_grid, load, splits
 from .published import Setting
 from .tables import DATASET_KEY as KEY
-from .tables import name_of
+from .tables import METHODS, RATES, name_of
 
-RECIPES = ("paper", "ours")
 NOISES = ("8-bit", "float")
-RATES = ("paper", "range")
-METHODS = {"utb 0.1": ("utb", 0.1), "utb 0.9": ("utb", 0.9), "deformable": ("deformable", None)}
-
 NOISE_SEED = 0
 OUR_RATE = 3e-3
 _OUR_BATCH = 8
@@ -141,13 +137,11 @@ def read_pictures(
     dataset: str,
     sigma: float,
     noise: str,
+    size: int,
     root: Path | None = None,
-    *,
-    download: bool = False,
-    size: int = SIZE[0],
 ) -> Pictures:
     """Read a dataset and add the noise, which is the same for every run."""
-    train, test = (load(paths, (size, size)) for paths in splits(dataset, root, download=download))
+    train, test = (load(paths, (size, size)) for paths in splits(dataset, root))
     (noisy,) = add_noise(torch.cat([train, test]), sigma, NOISE_SEED, stored=noise == "8-bit")
     return Pictures(train, noisy[: len(train)], test, noisy[len(train) :])
 
@@ -211,10 +205,10 @@ def measure(module: nn.Module, data: Batches, size: int) -> tuple[Tensor, float]
     """Return each image's MSE, and the seconds of a pass over all of them, the first batch left out."""
     errors, seconds, counted = [], 0.0, 0
     for n, (noisy, clean) in enumerate(data.loader(size)):
-        start = _now(noisy)
+        start = now(noisy.device)
         out = module(noisy)
         if n:
-            seconds, counted = seconds + _now(noisy) - start, counted + len(noisy)
+            seconds, counted = seconds + now(noisy.device) - start, counted + len(noisy)
         errors.append((out - clean).square().mean((1, 2, 3)).cpu())
     return torch.cat(errors), seconds * len(data) / counted if counted else math.nan
 
@@ -225,17 +219,14 @@ def run(
     output: Path,
     root: Path | None = None,
     max_minutes: float | None = None,
-    *,
-    download: bool = False,
     **options: Any,
 ) -> None:
     """Add the rows that ``results`` lacks; checkpoints and logs go below ``output``."""
     held: tuple[object, Pictures] | None = None
     for setting in results.pending(todo, max_minutes):
-        wanted: Any = tuple(setting[name] for name in ("dataset", "sigma", "noise", "size"))
+        wanted: dict[str, Any] = {name: setting[name] for name in ("dataset", "sigma", "noise", "size")}
         if held is None or held[0] != wanted:
-            dataset, sigma, noise, size = wanted
-            held = wanted, read_pictures(dataset, sigma, noise, root, download=download, size=size)
+            held = wanted, read_pictures(**wanted, root=root)
         start = time.perf_counter()
         values = learn(setting, held[1], output / name_of(setting, KEY), **options)
         results.add(setting, values, time.perf_counter() - start)
@@ -251,12 +242,6 @@ def _go_on_from_fewer_epochs(folder: Path, setting: Mapping[str, Any]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(earlier, folder / CHECKPOINT)
             return
-
-
-def _now(like: Tensor) -> float:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
-    return time.perf_counter()
 
 
 def _check(sigmas: Sequence[float], ks: Sequence[int], rest: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from ...filters import (
     tangent_filter,
 )
 from ...metrics import edge_metric, gradient_metric
-from ..photographs import photograph
+from ..photographs import photograph, psnr
 from ..results import PROVENANCE, hardware, today, versions
 from .pictures import CAMERAMAN_PIXELS, add_noise, pixels_of, save_grey
 from .published import HEURISTIC_PSNR
@@ -214,7 +214,7 @@ def run(output: Path, work: Path, name: str, clean: Tensor, config: Mapping[str,
                 "group": method.group,
                 "samples": method.samples or "",
                 "knobs": method.setting,
-                "psnr": f"{psnr_of(clean.numpy(), image):.4f}",
+                "psnr": f"{psnr(clean.numpy(), image):.4f}",
                 "ssim": f"{ssim_of(clean.numpy(), image):.4f}",
                 "released_psnr": "" if method.gradient == "smoothed" else compared.get(method.name, ""),
                 "seconds": f"{seconds:.3f}",
@@ -239,7 +239,7 @@ def tune(sigma: float, seed: int, padding_mode: str, size: int = 256) -> dict[st
         choices = [dict(zip(tunable.grid, values, strict=True)) for values in itertools.product(*tunable.grid.values())]
 
         def score(knobs: dict[str, float], apply: Callable[..., np.ndarray] = tunable.apply) -> float:
-            return float(np.mean([psnr_of(clean, apply(noisy, padding_mode, **knobs)) for clean, noisy in pairs]))
+            return float(np.mean([psnr(clean, apply(noisy, padding_mode, **knobs)) for clean, noisy in pairs]))
 
         best[name] = max(choices, key=score)
     return best
@@ -256,11 +256,6 @@ def tuned_toml(sigma: float, seed: int, padding_mode: str) -> str:
 def nearest(tuned: Mapping[str, Any], sigma: float) -> Mapping[str, Mapping[str, float]]:
     """Return the knobs that were tuned at the nearest σ."""
     return tuned[min(tuned, key=lambda name: abs(np.log(float(name) / sigma)))] if tuned else {}
-
-
-def psnr_of(clean: np.ndarray, image: np.ndarray) -> float:
-    """Return the peak signal-to-noise ratio in dB, of a peak of 1."""
-    return float(skimage.metrics.peak_signal_noise_ratio(clean, image.astype(clean.dtype), data_range=1.0))
 
 
 def ssim_of(clean: np.ndarray, image: np.ndarray) -> float:

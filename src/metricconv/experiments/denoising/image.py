@@ -35,11 +35,9 @@ from . import published
 from .pictures import CAMERAMAN_PIXELS, add_noise, check_grid, psnr, save_grey
 from .published import Setting
 from .tables import IMAGE_KEY as KEY
-from .tables import name_of
+from .tables import METHODS, RATES, name_of
 
 CURVES = ("train_mse", "test_mse")
-METHODS = {"utb 0.1": ("utb", 0.1), "utb 0.9": ("utb", 0.9), "deformable": ("deformable", None)}
-RATES = ("paper", "range")
 
 # Where a range test looks, in units of the paper's rate (or of a rate of our own where there is none).
 _RANGE = (1e-3, 1e3)

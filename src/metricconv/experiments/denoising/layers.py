@@ -1,11 +1,11 @@
 """The single layers that are compared on a dataset: as published, and with a recipe of our own."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ... import _checks
 from ...metrics import Cholesky
 from ...nn import AdaptiveConv, DeformableConv2d, MetricConv2d
 from ...nn.head import Head
@@ -40,8 +40,7 @@ def our_layer(method: str, k: int) -> nn.Module:
     The "deep" heads have one hidden layer. Its width, and that of the two plain layers, is such that there are about as
     many parameters as a deformable layer of the same k has.
     """
-    if method not in OURS:
-        raise ValueError(f"`method` (={method!r}) must be one of {', '.join(map(repr, OURS))}")
+    _checks.one_of(method, OURS, "method")
     if method == "standard":
         conv = nn.Conv2d(1, 1, k, padding=k // 2, padding_mode="reflect")
         nn.init.constant_(conv.weight, 1 / k**2)
@@ -85,8 +84,3 @@ class DeepHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, numbers, H, W)."""
         return super().forward(torch.relu(self.hidden(x)))
-
-
-def parameters(layer: nn.Module) -> int:
-    """Return how many numbers are learnt."""
-    return sum(math.prod(p.shape) for p in layer.parameters())

@@ -59,9 +59,8 @@ DATASETS = {"bsds300": BSDS300, "voc2012": VOC2012}
 
 def splits(name: str, root: Path | None = None, *, download: bool = False) -> tuple[list[Path], list[Path]]:
     """Return the pictures to train on and those to test on, in a fixed order."""
-    if name not in DATASETS:
-        raise ValueError(f"`dataset` (={name!r}) must be one of {', '.join(map(repr, DATASETS))}")
-    folder = find(DATASETS[name], root, download=download)
+    dataset = DATASETS[_checks.one_of(name, DATASETS, "dataset")]
+    folder = find(dataset, root, download=download)
     if name == "bsds300":
         inner = folder if (folder / "train").is_dir() else folder / "images"
         train, test = (sorted((inner / part).glob("*.jpg")) for part in ("train", "test"))
@@ -70,7 +69,7 @@ def splits(name: str, root: Path | None = None, *, download: bool = False) -> tu
         train, test = ([folder / "JPEGImages" / f"{n}.jpg" for n in path.read_text().split()] for path in lists)
     if not train or not test:
         raise MissingData(
-            f"{folder} has {len(train)} pictures to train on and {len(test)} to test on: {BSDS300.advice}"
+            f"{folder} has {len(train)} pictures to train on and {len(test)} to test on: {dataset.advice}"
         )
     return train, test
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import skimage
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ..._files import read_table, writing
 from ..results import beside, markdown_table, scientific, write_markdown
@@ -22,6 +23,13 @@ _MARKERS = {"standard": "x", "two plain layers": "+", "deformable deep": "D", "u
 _SHOWN_KS = ("5", "11", "31")
 _EPS_OMEGA = r"$\varepsilon_\omega$"
 _SEEDS = "Of several seeds, the mean ± the standard deviation, and how many there are."
+_FULL_NAMES = {
+    "utb": "tangent balls",
+    "utb deep": "tangent balls, deep head",
+    "ugb": "geodesic balls",
+    "ugb deep": "geodesic balls, deep head",
+    "deformable deep": "deformable, deep head",
+}
 LABELS = {"deformable": "deformable", "utb 0.9": "UTB, ε_ω = 0.9", "utb 0.1": "UTB, ε_ω = 0.1"}
 
 
@@ -101,7 +109,7 @@ def write_tuned(folder: Path) -> None:
     write_markdown(folder / "tuned.md", *parts)
 
 
-def write_image(folder: Path, work: Path | None = None) -> None:
+def write_image(folder: Path, work: Path) -> None:
     """Write ``image.md``, ``image_curves.png`` and, where ``work`` has the pictures, ``image_pictures.png``."""
     rows = read_table(folder / "image.csv")
     parts = [
@@ -127,11 +135,10 @@ def write_image(folder: Path, work: Path | None = None) -> None:
     if curves:
         with writing(folder / "image_curves.png") as path:
             _curves_figure([row for row in curves if row["rate"] == "paper"] or curves).savefig(path)
-    if work is not None and work.exists():
-        figure = _pictures_figure(rows, work)
-        if figure is not None:
-            with writing(folder / "image_pictures.png") as path:
-                figure.savefig(path)
+    figure = _pictures_figure(rows, work)
+    if figure is not None:
+        with writing(folder / "image_pictures.png") as path:
+            figure.savefig(path)
 
 
 def write_dataset(folder: Path) -> None:
@@ -257,15 +264,12 @@ def _curves_figure(curves: Sequence[Row]) -> Figure:
         axes.set_title(f"k = {k}", fontsize=10)
     for axes in panels[-1]:
         axes.set_xlabel("iteration", fontsize=9)
-    handles = [
-        *(Axes.plot(panels[0][0], [], [], color=colour, label=LABELS[name])[0] for name, colour in COLOURS.items()),
-        *(
-            Axes.plot(panels[0][0], [], [], style, color="#666666", label=label)[0]
-            for style, label in (("-", "test noise"), ("--", "training noise"))
-        ),
+    names = {name: label.replace("ε_ω", _EPS_OMEGA) for name, label in LABELS.items()}
+    handles = [Line2D([], [], color=colour, label=names[name]) for name, colour in COLOURS.items()]
+    handles += [
+        Line2D([], [], linestyle="-", color="#666666", label="test noise"),
+        Line2D([], [], linestyle="--", color="#666666", label="training noise"),
     ]
-    for handle in handles:
-        handle.set_label(str(handle.get_label()).replace("ε_ω", _EPS_OMEGA))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
@@ -309,7 +313,7 @@ def _dataset_figure(rows: Sequence[Row]) -> Figure:
                 color=colour,
                 markerfacecolor=colour if ours else "white",
                 markersize=8 if ours else 5,
-                label=f"{method}, {'our' if ours else 'the paper’s'} recipe",
+                label=f"{_FULL_NAMES.get(method, method)}, {'our' if ours else 'the paper’s'} recipe",
             )
         axes.set(xscale="log", xlabel="learnt parameters", title=f"σ = {sigma}")
         axes.margins(x=0.1, y=0.1)

@@ -20,6 +20,10 @@ DATASET_VALUES = (
 )  # fmt: skip
 TUNED_KEY = ("dataset", "method", "sigma", "padding_mode", "pictures", "seed", "knobs", "base")
 TUNED_VALUES = ("psnr", "psnr_sd", "ssim", "gain", "better")
+# The paper's methods by the names that commands know them by: the columns ``method`` and ``eps_omega``.
+METHODS = {"utb 0.1": ("utb", 0.1), "utb 0.9": ("utb", 0.9), "deformable": ("deformable", None)}
+# Where learning rates come from: the paper's tables, or a range test of our own.
+RATES = ("paper", "range")
 
 
 def name_of(setting: Mapping[str, object], key: Sequence[str]) -> str:
