@@ -87,7 +87,7 @@ class Results:
                     f"{self.path} is a table of something else, or of another version: it {fault} columns: "
                     f"{', '.join(sorted(map(repr, names)))}"
                 )
-        return rows
+        return [{name: row.get(name, "") for name in self.columns} for row in rows]  # of values, all may be lacking
 
     def _key(self, row: Mapping[str, object]) -> tuple[str, ...]:
         return tuple(text(row.get(name, "")) for name in self.key)

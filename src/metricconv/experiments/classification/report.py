@@ -225,11 +225,12 @@ def _multipliers(rows: Sequence[Row]) -> list[str]:
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:
-    """Return epoch times, memory and size, beside the standard network's of the same protocol, start and hardware."""
+    """Return epoch times, memory and size, beside the standard network's of the same protocol, start and hardware,
+    whose steps were launched the same way."""
     parts = []
     for dataset in DATASETS:
         of = [row for row in rows if row["dataset"] == dataset and row["epoch_seconds"]]
-        for some in _by_protocol(of, "start", "hardware", "processes"):
+        for some in _by_protocol(of, "start", "hardware", "processes", "launched"):
             base = [float(row["epoch_seconds"]) for row in some if row["method"] == "standard"]
             lines = []
             for name, runs in _by_name(some, _label_of_cost).items():
@@ -241,7 +242,7 @@ def _costs(rows: Sequence[Row]) -> list[str]:
             hardware = f"{some[0]['processes']} × {some[0]['hardware']}".removeprefix("1 × ")
             start = start_label(some[0]["start"], DATASETS[dataset])
             parts += [
-                f"## Cost: {hardware}, {_describe(some[0])}, {start}",
+                f"## Cost: {hardware}, {_describe(some[0])}, {start}, launched {some[0]['launched']}",
                 markdown_table(["", "parameters, M", "s an epoch", "× standard", "peak, MiB"], lines),
             ]
     return parts

@@ -22,7 +22,8 @@ from .module import Classifier, Stopwatch
 from .setting import KEY, METHODS, Setting
 
 VALUES = (
-    "top1", "top5", "held_top1", "held_top5", "train_loss", "parameters", "epoch_seconds", "peak_mb", "processes"
+    "top1", "top5", "held_top1", "held_top5", "train_loss", "parameters", "epoch_seconds", "peak_mb", "processes",
+    "launched",
 )  # fmt: skip
 NETWORK = "network.pt"
 # Images that the statistics of a pretrained network's batch normalisation are taken from.
@@ -97,6 +98,7 @@ class Runner:
             "epoch_seconds": stopwatch.epoch_seconds,
             "peak_mb": None if self.options.graphs else stopwatch.peak_mb,  # graphs keep theirs out of sight
             "processes": trainer.world_size,
+            "launched": "as CUDA graphs" if self.options.graphs else "compiled" if self.options.compile else "eagerly",
         }
         # All processes go on with the same rows: what is run next may depend on them.
         return trainer.strategy.broadcast(values)
