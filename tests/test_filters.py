@@ -271,6 +271,7 @@ def test_the_image_is_not_written_to_and_any_memory_layout_will_do():
         (np.array([[1.0, np.nan]]), ValueError, r"`image` must be finite, got nan at index \(0, 1\)"),
         (torch.full((2, 2), torch.inf), ValueError, "`image` must be finite, got inf"),
         (torch.zeros(3, 3).to(torch.float8_e4m3fn), TypeError, "`image` must hold floats of 16 bits or more"),
+        (np.ma.masked_less(np.eye(3), 1), ValueError, r"`image` has 6 masked pixels: fill them"),
     ],
 )
 def test_wrong_images_are_named(image, error, message):

@@ -372,6 +372,8 @@ def _to_floats(image: object) -> Tensor:
 
         if not isinstance(image, numpy.ndarray):
             raise TypeError(f"`image` must be a NumPy array or a torch.Tensor, got {type(image).__name__}")
+        if numpy.ma.is_masked(image):
+            raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels: fill them first")
         try:
             # A copy, as torch cannot look at arrays that are read-only, or of negative strides or another byte order.
             values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
