@@ -181,6 +181,14 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     assert layer.head.weight.grad.abs().sum() > 0
 
 
+def test_a_strided_layer_compiles_for_sizes_that_vary():
+    layer = stir(MetricConv2d(4, 6, 3, stride=2, padding=1))
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for size in [(2, 4, 12, 13), (1, 4, 17, 9)]:
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-4)
+
+
 def test_an_image_without_batch_axis_is_a_batch_of_one():
     layer = stir(MetricConv2d(4, 6, 3))
     x = torch.randn(4, 8, 8)
@@ -251,6 +259,12 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
 def test_printing_a_layer_says_what_is_unusual():
     text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
     assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text
+
+
+def test_a_layer_whose_weight_is_computed_from_parameters_learns_it():
+    layer = nn.utils.parametrizations.weight_norm(MetricConv2d(4, 6, 3))
+    assert "learn_weight" not in repr(layer)
+    assert "learn_weight=False" in repr(MetricConv2d(4, 6, 3, learn_weight=False))
 
 
 def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_given_where_one_lacks_it():

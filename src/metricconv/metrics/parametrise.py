@@ -163,8 +163,8 @@ class Parametrisation(ABC):
 
     def _drift(self, M: Tensor, omega: Tensor) -> Tensor:
         """Shorten ω by its norm in M⁻¹, taken of M as rounded: so its rounding cannot break the bound."""
-        norm = (_symmetric.inverse_quadratic(M, omega) + _SQUARED_NORM_FLOOR).sqrt()
-        factor = (self.max_asymmetry * torch.tanh(norm / 2) / norm).unsqueeze(2)
+        norm = (_symmetric.inverse_quadratic(M, omega).unsqueeze(2) + _SQUARED_NORM_FLOOR).sqrt()
+        factor = self.max_asymmetry * torch.tanh(norm / 2) / norm
         return (factor.detach() if self.detach_factor else factor) * omega
 
 
