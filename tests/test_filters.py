@@ -326,6 +326,21 @@ def test_a_metric_of_another_size_is_refused(progress):
         tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
 
 
+def test_a_seed_may_be_numpys():
+    image = torch.rand(5, 5)
+    drawn = random_deformable_filter(image, 3, seed=np.int64(4))
+    torch.testing.assert_close(drawn, random_deformable_filter(image, 3, seed=4))
+
+
+@every_filter
+def test_images_are_filtered_where_they_are_whatever_the_default_device(monkeypatch, filter):
+    monkeypatch.setattr("metricconv.filters._MOST_DRAWN", 2000)  # so that displacements are drawn for some rows
+    image = torch.rand(12, 11)
+    expected = filter(image)
+    with torch.device("meta"):
+        torch.testing.assert_close(filter(image), expected)
+
+
 def test_either_byte_order_will_do():
     image = np.random.default_rng(0).random((6, 7)).astype(np.float32)
     np.testing.assert_array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
