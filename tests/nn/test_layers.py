@@ -189,6 +189,28 @@ def test_a_strided_layer_compiles_for_sizes_that_vary():
         torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("layer", [MetricConv2d, DilatedConv2d])
+def test_the_identity_is_exact_whatever_the_default_dtype(layer):
+    conv, x = nn.Conv2d(3, 4, 5, padding=2), torch.randn(1, 3, 9, 9)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        adaptive = layer.from_conv(conv)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(adaptive(x), conv(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("ball", ["tangent", "geodesic"])
+@pytest.mark.parametrize("channels", [4, 16])
+def test_layers_compute_where_their_input_is_whatever_the_default_device(ball, channels):
+    layer, x = stir(MetricConv2d(channels, 4, 3, padding=1, ball=ball)), torch.randn(1, channels, 6, 6)
+    expected = layer(x)
+    with torch.device("meta"):
+        y = layer(x)
+        y.sum().backward()
+    torch.testing.assert_close(y, expected)
+
+
 def test_an_image_without_batch_axis_is_a_batch_of_one():
     layer = stir(MetricConv2d(4, 6, 3))
     x = torch.randn(4, 8, 8)
