@@ -271,6 +271,7 @@ def test_the_image_is_not_written_to_and_any_memory_layout_will_do():
         (np.array([[1.0, np.nan]]), ValueError, r"`image` must be finite, got nan at index \(0, 1\)"),
         (torch.full((2, 2), torch.inf), ValueError, "`image` must be finite, got inf"),
         (torch.zeros(3, 3).to(torch.float8_e4m3fn), TypeError, "`image` must hold floats of 16 bits or more"),
+        (np.ma.masked_less(np.eye(3), 1), ValueError, r"`image` has 6 masked pixels: fill them"),
     ],
 )
 def test_wrong_images_are_named(image, error, message):
@@ -323,6 +324,21 @@ def test_a_metric_of_another_size_is_refused(progress):
     metric = gradient_metric(torch.rand(1, 1, 4, 5))
     with pytest.raises(ValueError, match=r"`metric` has spatial size \(4, 5\); that of `image` is \(6, 7\)"):
         tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
+
+
+def test_a_seed_may_be_numpys():
+    image = torch.rand(5, 5)
+    drawn = random_deformable_filter(image, 3, seed=np.int64(4))
+    torch.testing.assert_close(drawn, random_deformable_filter(image, 3, seed=4))
+
+
+@every_filter
+def test_images_are_filtered_where_they_are_whatever_the_default_device(monkeypatch, filter):
+    monkeypatch.setattr("metricconv.filters._MOST_DRAWN", 2000)  # so that displacements are drawn for some rows
+    image = torch.rand(12, 11)
+    expected = filter(image)
+    with torch.device("meta"):
+        torch.testing.assert_close(filter(image), expected)
 
 
 def test_either_byte_order_will_do():

@@ -105,8 +105,8 @@ def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion
 
 
 def _reason_to_stay(conv: nn.Conv2d) -> str:
-    if type(conv) is not nn.Conv2d:
-        return f"stays: {type(conv).__name__} may compute something else than nn.Conv2d"
+    if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
+        return "stays: it is lazy and has no weights yet: run the network once, then convert it"
     if max(conv.kernel_size) == 1:
         return "stays: a 1×1 kernel has no neighbours"
     if any(k % 2 == 0 for k in conv.kernel_size):
@@ -114,6 +114,8 @@ def _reason_to_stay(conv: nn.Conv2d) -> str:
     hooked = any(value for name, value in vars(conv).items() if name.endswith("_hooks"))
     if hooked or nn.utils.parametrize.is_parametrized(conv):
         return "stays: it is parametrised or hooked, which a swap would lose"
+    if type(conv) is not nn.Conv2d:
+        return f"stays: {type(conv).__name__} may compute something else than nn.Conv2d"
     return ""
 
 

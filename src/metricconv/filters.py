@@ -146,12 +146,12 @@ def random_deformable_filter(
     _odd(size, "size")
     reach = size / 2 if reach is None else reach
     _checks.not_negative(reach, "reach")
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+    if not _checks.is_whole(seed) or not -(2**63) <= seed < 2**64:
         raise ValueError(f"`seed` (={seed!r}) must be a whole number of 64 bits")
 
     def mean(x: Tensor) -> Tensor:
         dim, (height, *others) = x.dim() - 2, x.shape[2:]
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed))
 
         def draw(rows: int) -> Tensor:
             drawn = torch.rand(1, 1, size**dim, dim, rows, *others, generator=generator, device="cpu")
@@ -163,7 +163,7 @@ def random_deformable_filter(
         # As for balls, a wider dilation makes room for the margin; what it adds to the samples is taken away again.
         half = size // 2
         dilation = math.ceil((half + reach + 1) / half)
-        added = torch.arange(-half, half + 1).repeat_interleave(size ** (dim - 1)).mul(dilation - 1).to(x)
+        added = torch.arange(-half, half + 1, device="cpu").repeat_interleave(size ** (dim - 1)).mul(dilation - 1).to(x)
         strips = []
         for start, stop, seen in _strips(x, step, dilation * half, padding_mode):
             vectors = draw(stop - start)
@@ -372,6 +372,8 @@ def _to_floats(image: object) -> Tensor:
 
         if not isinstance(image, numpy.ndarray):
             raise TypeError(f"`image` must be a NumPy array or a torch.Tensor, got {type(image).__name__}")
+        if numpy.ma.is_masked(image):
+            raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels: fill them first")
         try:
             # A copy, as torch cannot look at arrays that are read-only, or of negative strides or another byte order.
             values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,7 @@ def test_area_is_that_of_the_polygon_of_unit_vectors(kind):
 def test_scaled_by_a_number_makes_the_ball_that_much_larger(kind, dim):
     metric, u = make_metric(kind, dim), sphere(dim, 16)
     torch.testing.assert_close(metric.scaled(2.5).unit_vectors(u), 2.5 * metric.unit_vectors(u))
+    torch.testing.assert_close(metric.scaled(np.float32(2.5)).tensors(), metric.scaled(2.5).tensors())
 
 
 @dims

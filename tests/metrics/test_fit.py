@@ -179,3 +179,10 @@ def test_wrong_arguments_are_named():
         fit_randers(mc.Grid(3), eps_omega=0)
     with pytest.raises(ValueError, match=r"`refinements` \(=-1\)"):
         fit_randers(mc.Grid(3), refinements=-1)
+
+
+def test_a_support_is_fitted_where_it_is_whatever_the_default_device():
+    offsets = mc.TangentBall(randers(2, spatial=(2, 3)), mc.stencils.onion(3)).offsets()
+    expected = fit_randers(offsets).metric.M
+    with torch.device("meta"):
+        torch.testing.assert_close(fit_randers(offsets).metric.M, expected)

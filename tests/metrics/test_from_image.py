@@ -231,3 +231,13 @@ def test_wrong_images_are_named():
         edge_metric(torch.rand(4, 4))
     with pytest.raises(ValueError, match=r"got shape \(1, 1, 0, 4\)"):
         structure_metric(torch.rand(1, 1, 0, 4))
+
+
+@every_metric
+def test_a_pixel_that_is_no_number_gives_no_metric(metric):
+    image = torch.rand(2, 1, 9, 9)
+    image[0, 0, 4, 4] = torch.nan
+    M = metric(image).M
+    assert M[0, 0, 0].isnan().all() and M[1].isfinite().all()
+    with pytest.raises(ValueError, match="`metric` must be positive"):
+        mc.metrics.geodesic_distance(metric(image[:1]), torch.zeros(1, 2))

@@ -22,6 +22,13 @@ def network() -> nn.Module:
     ).eval()
 
 
+def test_a_traced_graph_calls_a_layer_as_a_whole(network):
+    graph = torch.fx.symbolic_trace(nn.Sequential(network, nn.ReLU()))
+    assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["0.0", "0.1", "0.2", "0.3", "1"]
+    x = torch.randn(2, 3, 9, 8)
+    torch.testing.assert_close(graph(x), network(x).relu())
+
+
 def test_exported_network_takes_any_batch_and_size(network):
     program = torch.export.export(network, (torch.randn(2, 3, 10, 12),), dynamic_shapes=(SIZES,))
     x = torch.randn(3, 3, 17, 9)

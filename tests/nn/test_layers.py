@@ -181,6 +181,36 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     assert layer.head.weight.grad.abs().sum() > 0
 
 
+def test_a_strided_layer_compiles_for_sizes_that_vary():
+    layer = stir(MetricConv2d(4, 6, 3, stride=2, padding=1))
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for size in [(2, 4, 12, 13), (1, 4, 17, 9)]:
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layer", [MetricConv2d, DilatedConv2d])
+def test_the_identity_is_exact_whatever_the_default_dtype(layer):
+    conv, x = nn.Conv2d(3, 4, 5, padding=2), torch.randn(1, 3, 9, 9)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        adaptive = layer.from_conv(conv)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(adaptive(x), conv(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("ball", ["tangent", "geodesic"])
+@pytest.mark.parametrize("channels", [4, 16])
+def test_layers_compute_where_their_input_is_whatever_the_default_device(ball, channels):
+    layer, x = stir(MetricConv2d(channels, 4, 3, padding=1, ball=ball)), torch.randn(1, channels, 6, 6)
+    expected = layer(x)
+    with torch.device("meta"):
+        y = layer(x)
+        y.sum().backward()
+    torch.testing.assert_close(y, expected)
+
+
 def test_an_image_without_batch_axis_is_a_batch_of_one():
     layer = stir(MetricConv2d(4, 6, 3))
     x = torch.randn(4, 8, 8)
@@ -251,6 +281,12 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
 def test_printing_a_layer_says_what_is_unusual():
     text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
     assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text
+
+
+def test_a_layer_whose_weight_is_computed_from_parameters_learns_it():
+    layer = nn.utils.parametrizations.weight_norm(MetricConv2d(4, 6, 3))
+    assert "learn_weight" not in repr(layer)
+    assert "learn_weight=False" in repr(MetricConv2d(4, 6, 3, learn_weight=False))
 
 
 def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_given_where_one_lacks_it():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -182,7 +183,7 @@ def ball_volume(dim: int) -> float:
 
 def axis_factors(radius: float | Sequence[float], dim: int) -> list[float]:
     """Return 1/radius along each axis."""
-    radii = [float(radius)] * dim if isinstance(radius, int | float) else [float(r) for r in radius]
+    radii = [float(radius)] * dim if isinstance(radius, float | numbers.Real) else [float(r) for r in radius]
     if len(radii) != dim or not all(0 < r < math.inf for r in radii):
         raise ValueError(f"`radius` (={radius!r}) must be positive, one number or one for each of {dim} axes")
     return [1 / r for r in radii]

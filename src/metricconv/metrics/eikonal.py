@@ -72,13 +72,16 @@ def geodesic_distance(
             f"{metric.dim} axes"
         )
     refine = _checks.whole(refine, "refine", minimum=1)
+    _checks.not_negative(tolerance, "tolerance")
     check_positive(metric)
     source = source.to(metric.device, metric.dtype)
+    if not bool(((source >= 0) & (source <= source.new_tensor(metric.spatial) - 1)).all()):
+        raise ValueError(f"`source` (={source.tolist()}) must lie within the image, of size {tuple(metric.spatial)}")
     fine = _refined(metric, refine)
     reach = _checks.whole(max(refine // 2, 1) if reach is None else reach, "reach", minimum=1)
     simplices = _Simplices.of(fine, reach)
     distance = start = _near(fine, metric, source, refine, reach)
-    rounds = max_rounds if max_rounds is not None else 8 * sum(fine.spatial)
+    rounds = _checks.whole(8 * sum(fine.spatial) if max_rounds is None else max_rounds, "max_rounds", minimum=1)
     for count in itertools.count(1):
         renewed = torch.minimum(simplices.best(distance), start)
         if count % _PATIENCE == 0 and bool(((distance - renewed).abs() <= tolerance).all()):
@@ -250,6 +253,4 @@ def _near(fine: Metric, metric: Metric, source: Tensor, refine: int, reach: int)
             for part, weight in ((0.0, 1), (0.5, 4), (1.0, 1))
         )
         start = torch.minimum(start, torch.where(close, length, _FAR))
-    if bool((start.flatten(2).amin(2) >= _FAR).any()):
-        raise ValueError(f"`source` (={source.tolist()}) must lie within the image, of size {tuple(metric.spatial)}")
     return start

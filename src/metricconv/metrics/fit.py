@@ -116,7 +116,7 @@ def _levels(
             levels = [math.hypot(*cell) / (max(kernel) // 2) for cell in cells]
         else:
             levels = 1.0
-    s = torch.as_tensor(levels, dtype=torch.float64)
+    s = torch.as_tensor(levels, dtype=torch.float64, device="cpu")
     if s.shape not in ((), (samples,)) or not bool((s >= 0).all() & s.isfinite().all()):
         raise ValueError(f"`levels` must be finite and at least 0, one number or ({samples},), got {levels!r}")
     return s.expand(samples)

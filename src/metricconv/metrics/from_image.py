@@ -198,7 +198,7 @@ def _structure(gradient: Tensor, integration_scale: float, padding_mode: str) ->
 def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tuple[Tensor, Tensor]:
     """Return the direction and the length of the longest gradient of all channels: (B, 1, d or 1, *spatial).
 
-    Where it vanishes the direction is 0, and so are the derivatives of both.
+    Where it vanishes the direction is 0, and so are the derivatives of both. NaN stays NaN.
     """
     gradient = _gradient(image, scale, padding_mode)
     unit = _scale(gradient)
@@ -207,9 +207,9 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
     longest = square.argmax(1, keepdim=True)
     gradient = gradient.gather(1, longest.expand(-1, -1, gradient.shape[2], *gradient.shape[3:]))
     square = square.gather(1, longest)
-    positive = square > 0
-    length = torch.where(positive, square, 1).sqrt()
-    return torch.where(positive, gradient / length, 0), torch.where(positive, length * unit, 0)
+    flat = square <= 0
+    length = torch.where(flat, 1, square).sqrt()
+    return torch.where(flat, 0, gradient / length), torch.where(flat, 0, length * unit)
 
 
 def _scale(field: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ def _largest(field: Tensor, given: float | None) -> Tensor | float:
         _checks.not_negative(given, "largest")
         return given or 1.0
     largest = field.amax(tuple(range(1, field.dim())), keepdim=True)
-    return torch.where(largest > 0, largest, 1)
+    return torch.where(largest <= 0, 1, largest)
 
 
 def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:

@@ -111,7 +111,7 @@ class Parametrisation(ABC):
 
     def identity(self) -> Tensor:
         """Return raw numbers (channels,) for which M = I and ω = 0, where every number that can matter has a slope."""
-        return torch.tensor(self.matrix_identity() + [0.0] * self._drift_channels, device="cpu")
+        return constants(self.matrix_identity() + [0.0] * self._drift_channels)
 
     def neutral(self) -> Tensor:
         """Return the raw numbers (channels,) of a silent head: zeros, where the paper's experiments start."""
@@ -163,8 +163,8 @@ class Parametrisation(ABC):
 
     def _drift(self, M: Tensor, omega: Tensor) -> Tensor:
         """Shorten ω by its norm in M⁻¹, taken of M as rounded: so its rounding cannot break the bound."""
-        norm = (_symmetric.inverse_quadratic(M, omega) + _SQUARED_NORM_FLOOR).sqrt()
-        factor = (self.max_asymmetry * torch.tanh(norm / 2) / norm).unsqueeze(2)
+        norm = (_symmetric.inverse_quadratic(M, omega).unsqueeze(2) + _SQUARED_NORM_FLOOR).sqrt()
+        factor = self.max_asymmetry * torch.tanh(norm / 2) / norm
         return (factor.detach() if self.detach_factor else factor) * omega
 
 
@@ -279,7 +279,7 @@ class Spectral(Parametrisation):
     def neutral(self) -> Tensor:
         """Return zeros but for the frame, which has no slope there."""
         start = self._frame.start(self.dim)
-        return torch.tensor(start + [0.0] * (self.channels - len(start)), device="cpu")
+        return constants(start + [0.0] * (self.channels - len(start)))
 
     @property
     def _frame(self) -> Frame:
@@ -386,6 +386,11 @@ PARAMETRISATIONS: dict[str, type[Parametrisation]] = {
     "spectral6": Spectral6,
     "spectral7": Spectral7,
 }
+
+
+def constants(numbers: list[float]) -> Tensor:
+    """Return numbers (n,) on the CPU, whatever the default device, in the default dtype, or float32 if that is half."""
+    return torch.tensor(numbers, device="cpu", dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
 
 
 def affine(raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None) -> Tensor:

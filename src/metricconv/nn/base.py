@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from .. import _checks
 from .._interpolation import PADDING_MODES
@@ -87,7 +87,7 @@ class AdaptiveConv(nn.Module, ABC):
         self.backend = _checks.one_of(backend, ("auto", *BACKENDS), "backend")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"`dtype` (={dtype!r}) must be a torch.dtype of floating-point numbers")
-        self.modulation = modulation
+        self.modulation, self.learn_weight = modulation, learn_weight
 
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
         if learn_weight:
@@ -127,7 +127,7 @@ class AdaptiveConv(nn.Module, ABC):
         fan_in = self.weight[0].numel()
         with torch.no_grad():
             self.geometry_gain.fill_(1.0)
-            if self.init == "paper" or not isinstance(self.weight, nn.Parameter):
+            if self.init == "paper" or not self.learn_weight:
                 self.weight.fill_(1 / fan_in)
             else:
                 nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
@@ -149,6 +149,9 @@ class AdaptiveConv(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
+        if isinstance(x, fx.Proxy):  # type: ignore[unreachable]
+            # A traced graph calls the layer as a whole, as it does torch's own.
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})  # type: ignore[unreachable]
         _checks.floating(x, "input")
         if x.dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
@@ -216,7 +219,7 @@ class AdaptiveConv(nn.Module, ABC):
             "bias": (self.bias is not None, True),
             "padding_mode": (self.padding_mode, "zeros"),
             "metric_groups": (self.metric_groups, 1),
-            "learn_weight": (isinstance(self.weight, nn.Parameter), True),
+            "learn_weight": (self.learn_weight, True),
             "modulation": (self.modulation, False),
             "init": (self.init, "identity"),
             "backend": (self.backend, "auto"),

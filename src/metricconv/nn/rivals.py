@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..metrics.parametrise import affine
+from ..metrics.parametrise import affine, constants
 from ..supports import Deformable, Dilated, Shifted
 from .base import AdaptiveConv
 
@@ -50,7 +50,7 @@ class DilatedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.tensor([math.log(math.e - 1)], device="cpu"))
+        self.add_head(constants([math.log(math.e - 1)]))
 
     def make_support(self, predicted: Tensor) -> Dilated:
         """Read the number as a positive scale."""

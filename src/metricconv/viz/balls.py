@@ -189,7 +189,7 @@ def draw_ball(
         zoom: (2,), pixels of the image for one of the field, along y and x.
         size: of lines and dots, relative to those of a picture with many balls.
     """
-    zoom = torch.ones(2) if zoom is None else zoom
+    zoom = torch.ones(2, device="cpu") if zoom is None else zoom
 
     def xy(where: Tensor) -> Tensor:
         return ((where.to(zoom) + 0.5) * zoom - 0.5).flip(-1)
@@ -234,7 +234,7 @@ def ellipses(local: Metric, count: int) -> tuple[Tensor, Tensor]:
 
     Both relative to the pixel. The points are spread evenly over the ellipse, however thin it is.
     """
-    angle = torch.arange(count, dtype=local.dtype) * (2 * torch.pi / count)
+    angle = torch.arange(count, dtype=local.dtype, device=local.device) * (2 * torch.pi / count)
     circle = torch.stack([angle.sin(), angle.cos()], 1)
     if not isinstance(local, Randers | Riemannian):
         return local.unit_vectors(circle)[0, 0, :, :, :, 0].permute(2, 0, 1), circle.new_zeros(local.spatial[0], 2)
@@ -274,11 +274,11 @@ def _offsets_at(support: Support, where: Tensor, image_index: int, group: int) -
     rows, columns = (index.clamp(0, extent - 1) for index, extent in pixels)
     if isinstance(support, GeodesicBall) and len(where) == 1:
         support, (row, column) = _around(support, int(rows), int(columns))
-        rows, columns = torch.tensor([row]), torch.tensor([column])
+        rows, columns = rows.new_tensor([row]), columns.new_tensor([column])
     if isinstance(support, TangentBall):  # its pixels do not know of each other, so that few suffice
         metric = support.metric.map(lambda t: t.detach()[:, :, :, rows, columns].unsqueeze(-1))
         support = TangentBall(metric, support.stencil)
-        rows, columns = torch.arange(len(where)), torch.zeros(len(where), dtype=torch.long)
+        rows, columns = torch.arange(len(where), device=rows.device), torch.zeros_like(columns)
     offsets = support.offsets().detach()
     offsets = offsets.expand(*offsets.shape[:4], *support.spatial)
     image_index = canvas.index(image_index, len(offsets), "image_index")

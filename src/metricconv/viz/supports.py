@@ -80,7 +80,7 @@ def example_supports(
     metric = _EXAMPLE_METRIC(x) if metric is None else metric
     _checks.instance_of(metric, Metric, "metric")
     generator = torch.Generator().manual_seed(seed)
-    uniform = torch.rand(1, 1, kernel_size**2, 2, *x.shape[2:], generator=generator, dtype=x.dtype)
+    uniform = torch.rand(1, 1, kernel_size**2, 2, *x.shape[2:], generator=generator, dtype=x.dtype, device="cpu")
     even = smoothed(metric)  # as a geodesic ball sees it
     stencil = stencils.onion(kernel_size)
     return {

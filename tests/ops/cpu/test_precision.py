@@ -32,6 +32,14 @@ def test_gradcheck_in_float64(name: str) -> None:
     torch.autograd.gradcheck(y, leaves, atol=1e-6, rtol=1e-4)
 
 
+def test_geodesic_samples_keep_float64_along_their_rays() -> None:
+    x = torch.rand(1, 1, 12, 13, dtype=torch.float64)
+    support = mc.GeodesicBall(mc.metrics.edge_metric(x), mc.stencils.polar(7))
+    weight = torch.rand(1, 1, 7, 7, dtype=torch.float64)
+    fast, truth = (mc.support_conv(x, support, weight, padding=3, backend=name) for name in ("cpu", "reference"))
+    torch.testing.assert_close(fast, truth, atol=1e-12, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("channels", [(3, 4), (16, 4)])
 def test_half_precision_is_computed_in_float32_and_rounded_at_the_end(dtype, channels) -> None:

@@ -158,10 +158,10 @@ def _table(problem: Problem) -> Tensor:
     support, x = problem.support, problem.input
     if isinstance(support, GeodesicBall):
         places = [support.rays.places.get(j, (0, 0.0)) for j in range(support.samples)]
-        ray, part = (torch.tensor(column) for column in zip(*places, strict=True))
-        vectors = support.rays.vectors.to(x.device)[ray]
+        ray, part = zip(*places, strict=True)
+        vectors = support.rays.vectors.to(x.device)[list(ray)]
         *direction, length = vectors.unbind(1)
-        return torch.stack([*direction, part.to(vectors), ray.to(vectors), length * support.radius], 1)
+        return torch.stack([*direction, vectors.new_tensor(part), vectors.new_tensor(ray), length * support.radius], 1)
     if isinstance(support, TangentBall):
         stencil = support.stencil
         return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)

@@ -100,7 +100,7 @@ class Rows:
     def _ordered(self) -> Tensor:
         """Return the weights in the order of taps; [1, P, C] where each channel has its own."""
         weight = self.call.weight.flatten(2)  # [C_out, C/groups, P]
-        if not torch.equal(self.order, torch.arange(len(self.order))):
+        if not torch.equal(self.order, torch.arange(len(self.order), device="cpu")):
             weight = weight[:, :, self.order]
         if self.layout.each:
             return weight.permute(1, 2, 0).contiguous()
