@@ -77,7 +77,7 @@ def test_the_papers_init_throws_away_what_the_published_code_does():
 def test_fixed_weights_are_the_mean_and_no_parameters(init):
     model = networks.build(Setting(network="tiny", weights="fixed", init=init), 4)
     layers = dict(adaptive_layers(model))
-    assert len(layers) == 8
+    assert len(layers) == 8 and all("learn_weight=False" in repr(layer) for layer in layers.values())
     assert all((layer.weight == 1 / layer.weight[0].numel()).all() for layer in layers.values())
     assert not {f"{name}.weight" for name in layers} & {name for name, _ in model.named_parameters()}
     assert all(layer.radius == (1 if init == "paper" else layer.dilation[0]) for layer in layers.values())

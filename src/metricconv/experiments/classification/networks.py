@@ -84,6 +84,7 @@ def fix_kernels(model: nn.Module) -> None:
         mean = torch.full_like(layer.weight, 1 / layer.weight[0].numel(), requires_grad=False)
         del layer.weight
         layer.register_buffer("weight", mean.detach())
+        layer.learn_weight = False
 
 
 def start_label(start: str, dataset: str) -> str:
