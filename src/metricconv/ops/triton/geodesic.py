@@ -212,12 +212,12 @@ def _trace(
 ) -> Tensor:
     """Return where samples lie, (F, P, 2, H, W), the two numbers of a sample side by side in memory."""
     fields, (height, width) = len(field), _pixels(field, circular)
-    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
+    table = (vectors, first, sample, fraction, samples, radius, spacing)
     out = (field.new_empty if len(vectors) else field.new_zeros)((fields, samples, height, width, 2))
     if out.numel() and len(vectors):
         with on_device(field):
-            trace_kernel[(triton.cdiv(height * width, _BLOCK), len(vectors), fields)](
-                out=out, PLAIN=plain, **_rays(field, table, circular)
+            trace_kernel[(triton.cdiv(height * width, 2 * _BLOCK), len(vectors), fields)](
+                out=out, STEPS=steps, PLAIN=plain, BM=2 * _BLOCK, **_rays(field, table, circular)
             )
     return out.permute(0, 1, 4, 2, 3)
 
@@ -238,7 +238,7 @@ def _compute_trace_backward(
 ) -> Tensor:
     fields, (height, width) = len(field), _pixels(field, circular)
     sums = torch.zeros_like(field)
-    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
+    table = (vectors, first, sample, fraction, samples, radius, spacing)
     states_of_a_ray = steps * 8 * fields * height * width
     most = max(_CHUNK // max(4 * states_of_a_ray, 1), 1)
     for ray in range(0, len(vectors) if grad.numel() else 0, most):
@@ -250,6 +250,8 @@ def _compute_trace_backward(
                 states=field.new_empty(rays * states_of_a_ray),
                 first_ray=ray,
                 images=fields,
+                steps=steps,
+                BM=_BLOCK,
                 **_rays(field, table, circular),
             )
     return sums
@@ -257,7 +259,7 @@ def _compute_trace_backward(
 
 def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, Any]:
     """Return the arguments that both kernels take."""
-    vectors, first, sample, fraction, samples, steps, radius, spacing = table
+    vectors, first, sample, fraction, samples, radius, spacing = table
     return {
         "field": field,
         "vectors": vectors,
@@ -269,11 +271,9 @@ def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, An
         "last": tuple((n - 1) * (1 - 2**-23) for n in field.shape[2:4]),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
-        "steps": steps,
         "radius": radius,
         "MARGIN": int(not circular),
         **_mode(circular),
-        "BM": _BLOCK,
     }
 
 

@@ -11,6 +11,9 @@ import triton.language as tl
 from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint, reciprocal
 from .geometry import divide
 
+# Up to how many steps a ray's are written out one after the other.
+UNROLLED = tl.constexpr(4)
+
 
 @triton.jit
 def place_of(shape, BM: tl.constexpr, MARGIN: tl.constexpr):
@@ -101,6 +104,18 @@ def step(local, q0, q1, w0, w1, h, doubled):
 
 
 @triton.jit
+def advance(field, y, x, state, h, doubled, nodes, last, density, MODE: tl.constexpr):
+    """Return a ray's state one step on: displacement, stride, bend and momentum."""
+    x0, x1, w0, w1, b0, b1, q0, q1 = state
+    q0, q1, _ = unit(q0, q1)
+    at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
+    corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
+    local = read(field, corners, weights, nodes, MODE)
+    w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, doubled)
+    return x0 + w0, x1 + w1, w0, w1, b0, b1, q0, q1
+
+
+@triton.jit
 def write(to, y, x, live):
     """Write displacements [BM] side by side."""
     tl.store(to[:, None] + tl.arange(0, 2)[None, :], tl.join(y, x), mask=live[:, None])
@@ -119,8 +134,8 @@ def trace_kernel(
     last,  # just before the last node along each axis
     density,  # nodes to a pixel
     samples,
-    steps,
     radius,
+    STEPS: tl.constexpr,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
     PLAIN: tl.constexpr,  # a ray has one sample, at its end, and but for that the centre at most
@@ -133,27 +148,28 @@ def trace_kernel(
     field += image * 12 * plane
     out += image * samples * 2 * size + 2 * pixel
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
-    h = tl.load(vectors + 3 * ray + 2) * radius / steps
+    h = tl.load(vectors + 3 * ray + 2) * radius / STEPS
     w0, w1, q0, q1 = start(load_at(field, y * nodes[1] + x, plane), u0, u1, h)
-    x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
-    for t in range(steps):
-        q0, q1, _ = unit(q0, q1)
-        at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
-        corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
-        local = read(field, corners, weights, nodes, MODE)
-        w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
-        if not PLAIN:
-            for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
-                d = tl.load(fraction + s)
-                back = 0.5 * d * (1 - d)
-                to = out + tl.load(sample + s) * 2 * size
-                write(to, x0 + d * w0 - back * b0, x1 + d * w1 - back * b1, live)
-        x0, x1 = x0 + w0, x1 + w1
+    zero = tl.zeros_like(w0)
+    state = (zero, zero, w0, w1, zero, zero, q0, q1)
+    if PLAIN and STEPS <= UNROLLED:
+        for t in tl.static_range(STEPS):
+            state = advance(field, y, x, state, h, 2.0 if t == 0 else 1.0, nodes, last, density, MODE)
+    else:
+        for t in range(STEPS):
+            state = advance(field, y, x, state, h, tl.where(t == 0, 2.0, 1.0), nodes, last, density, MODE)
+            if not PLAIN:
+                for s in range(tl.load(first + ray * STEPS + t), tl.load(first + ray * STEPS + t + 1)):
+                    ahead = 1 - tl.load(fraction + s)
+                    bend = 0.5 * ahead * (1 - ahead)
+                    to = out + tl.load(sample + s) * 2 * size
+                    at_y = state[0] - ahead * state[2] - bend * state[4]
+                    write(to, at_y, state[1] - ahead * state[3] - bend * state[5], live)
     if PLAIN:
-        end = tl.load(first + (ray + 1) * steps) - 1
-        write(out + tl.load(sample + end) * 2 * size, x0, x1, live)
-        for s in range(tl.load(first + ray * steps), end):
-            write(out + tl.load(sample + s) * 2 * size, tl.zeros_like(x0), tl.zeros_like(x1), live)
+        end = tl.load(first + (ray + 1) * STEPS) - 1
+        write(out + tl.load(sample + end) * 2 * size, state[0], state[1], live)
+        for s in range(tl.load(first + ray * STEPS), end):
+            write(out + tl.load(sample + s) * 2 * size, zero, zero, live)
 
 
 @triton.jit
