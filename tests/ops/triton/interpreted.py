@@ -1,5 +1,6 @@
 """The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -68,8 +69,21 @@ WINDOWS = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "window", lambda *args: name[:5])
-    monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 1)
     check(WINDOWS[name], TOLERANCE)
+
+
+IN_PARTS = {
+    "patch": Case(channels=(18, 20), size=(9, 10), kernel=(1, 3), batch=3),
+    "no": Case(channels=(4, 4), groups=4, metric_groups=2, modulated=True, batch=3),
+    "no, deformable": Case(kind="deformable", channels=(4, 4), groups=4, kernel=(1, 3), constant=True, batch=3),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_half_precision_is_summed_a_few_images_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "window", lambda *args: name.partition(",")[0])
+    monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 2)
+    check(dataclasses.replace(IN_PARTS[name], dtype=torch.float16), 1e-2)
 
 
 COLUMNS = {
