@@ -217,35 +217,27 @@ def flow_adjoint(local, M, q0, q1, gv0, gv1, gf0, gf1):
 
 
 @triton.jit
-def smooth_kernel(
-    first,  # [F, FIRST, H, W]
-    second,  # [F, SECOND, H, W]
-    target,  # [F, FIRST + SECOND, H, W]
-    first_stride,  # between fields
-    second_stride,
-    height,
-    width,
-    MODE: tl.constexpr,
-    FIRST: tl.constexpr,
-    SECOND: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Average the planes of two tensors with weights ¼ ½ ¼ along both axes."""
-    plane, field = height * width, tl.program_id(1).to(tl.int64)
+def smooth_kernel(source, target, stride, height, width, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    """Average the planes of [F, n, H, W], whose fields lie ``stride`` apart, with weights ¼ ½ ¼ along both axes."""
+    plane, field, number = height * width, tl.program_id(1).to(tl.int64), tl.program_id(2)
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = pixel < plane
-    y, x = pixel // width, pixel % width
-    for number in tl.static_range(FIRST + SECOND):
-        if number < FIRST:
-            source = first + field * first_stride + number * plane
-        else:
-            source = second + field * second_stride + (number - FIRST) * plane
-        total = tl.zeros([BLOCK], tl.float32)
+    value = at(source + field * stride + number * plane, pixel // width, pixel % width, height, width, live, MODE, True)
+    tl.store(target + (field * tl.num_programs(2) + number) * plane + pixel, value, mask=live)
+
+
+@triton.jit
+def at(source, y, x, height, width, live, MODE: tl.constexpr, SMOOTH: tl.constexpr):
+    """Return a plane's values at pixels, or their averages with weights ¼ ½ ¼ along both axes."""
+    if SMOOTH:
+        total = tl.zeros(y.shape, tl.float32)
         for i in tl.static_range(3):
+            row = source + neighbour(y, i - 1, height, MODE) * width
             for j in tl.static_range(3):
-                at = neighbour(y, i - 1, height, MODE) * width + neighbour(x, j - 1, width, MODE)
-                total += binomial(i, j) * tl.load(source + at, mask=live, other=0.0)
-        tl.store(target + (field * (FIRST + SECOND) + number) * plane + pixel, total, mask=live)
+                total += binomial(i, j) * tl.load(row + neighbour(x, j - 1, width, MODE), mask=live, other=0.0)
+        return total
+    else:
+        return tl.load(source + y * width + x, mask=live, other=0.0)
 
 
 @triton.jit
@@ -278,12 +270,12 @@ def neighbour(index, step: tl.constexpr, extent, MODE: tl.constexpr):
 
 
 @triton.jit
-def differ(source, y, x, height, width, scale_y, scale_x, live, MODE: tl.constexpr):
+def differ(source, y, x, height, width, scale_y, scale_x, live, MODE: tl.constexpr, SMOOTH: tl.constexpr):
     """Return the central differences of a plane along y and x."""
-    below = tl.load(source + neighbour(y, 1, height, MODE) * width + x, mask=live, other=0.0)
-    above = tl.load(source + neighbour(y, -1, height, MODE) * width + x, mask=live, other=0.0)
-    right = tl.load(source + y * width + neighbour(x, 1, width, MODE), mask=live, other=0.0)
-    left = tl.load(source + y * width + neighbour(x, -1, width, MODE), mask=live, other=0.0)
+    below = at(source, neighbour(y, 1, height, MODE), x, height, width, live, MODE, SMOOTH)
+    above = at(source, neighbour(y, -1, height, MODE), x, height, width, live, MODE, SMOOTH)
+    right = at(source, y, neighbour(x, 1, width, MODE), height, width, live, MODE, SMOOTH)
+    left = at(source, y, neighbour(x, -1, width, MODE), height, width, live, MODE, SMOOTH)
     return (below - above) * scale_y, (right - left) * scale_x
 
 
@@ -298,33 +290,39 @@ def differ_adjoint(target, y, x, height, width, gy, gx, live, MODE: tl.constexpr
 
 @triton.jit
 def derive_kernel(
-    source,  # [F, n, H, W]: M, and ω if there is one
+    M,  # [F, 3, H, W]
+    omega,  # [F, 2, H, W]
     field,  # [F, 3, H + 2·MARGIN, W + 2·MARGIN, 4]
+    M_stride,  # between fields
+    omega_stride,
     height,
     width,
     scale_y,  # 1 / (2·spacing)
     scale_x,
     MODE: tl.constexpr,
     DRIFT: tl.constexpr,
+    SMOOTH: tl.constexpr,  # M and ω are averaged first
     MARGIN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Write M, ω, its curl and ∂M at every node; in the margin the border's values, and derivatives of 0."""
-    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
-    field += tl.program_id(1).to(tl.int64) * 12 * plane
-    size, at = height * width, y * width + x
-    m00 = tl.load(source + at, mask=live, other=0.0)
-    m01 = tl.load(source + size + at, mask=live, other=0.0)
-    m11 = tl.load(source + 2 * size + at, mask=live, other=0.0)
-    a00, b00 = differ(source, y, x, height, width, scale_y, scale_x, inner, MODE)
-    a01, b01 = differ(source + size, y, x, height, width, scale_y, scale_x, inner, MODE)
-    a11, b11 = differ(source + 2 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+    node, y, x, live, inner, plane = nodes_of(height, width, MARGIN, BLOCK)
+    number, size = tl.program_id(1).to(tl.int64), height * width
+    field += number * 12 * plane
+    M += number * M_stride
+    m00 = at(M, y, x, height, width, live, MODE, SMOOTH)
+    m01 = at(M + size, y, x, height, width, live, MODE, SMOOTH)
+    m11 = at(M + 2 * size, y, x, height, width, live, MODE, SMOOTH)
+    a00, b00 = differ(M, y, x, height, width, scale_y, scale_x, inner, MODE, SMOOTH)
+    a01, b01 = differ(M + size, y, x, height, width, scale_y, scale_x, inner, MODE, SMOOTH)
+    a11, b11 = differ(M + 2 * size, y, x, height, width, scale_y, scale_x, inner, MODE, SMOOTH)
     o0, o1, turn = tl.zeros_like(m00), tl.zeros_like(m00), tl.zeros_like(m00)
     if DRIFT:
-        o0 = tl.load(source + 3 * size + at, mask=live, other=0.0)
-        o1 = tl.load(source + 4 * size + at, mask=live, other=0.0)
-        _, right = differ(source + 3 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
-        down, _ = differ(source + 4 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+        omega += number * omega_stride
+        o0 = at(omega, y, x, height, width, live, MODE, SMOOTH)
+        o1 = at(omega + size, y, x, height, width, live, MODE, SMOOTH)
+        _, right = differ(omega, y, x, height, width, scale_y, scale_x, inner, MODE, SMOOTH)
+        down, _ = differ(omega + size, y, x, height, width, scale_y, scale_x, inner, MODE, SMOOTH)
         turn = down - right
     to, mask = field + quad_at(node), live[:, None]
     tl.store(to, together(m00, m01, m11, turn), mask=mask)
@@ -346,33 +344,33 @@ def derive_adjoint_kernel(
     BLOCK: tl.constexpr,
 ):
     """Carry gradients of a field back to M and ω."""
-    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
-    field += tl.program_id(1).to(tl.int64) * 12 * plane
-    size, at = height * width, y * width + x
+    node, y, x, live, inner, plane = nodes_of(height, width, MARGIN, BLOCK)
+    number, size, here = tl.program_id(1).to(tl.int64), height * width, y * width + x
+    field += number * 12 * plane
+    source += number * (5 if DRIFT else 3) * size
     of, mask = field + quad_at(node), live[:, None]
     values = apart(tl.load(of, mask=mask, other=0.0))
     downs = apart(tl.load(of + 4 * plane, mask=mask, other=0.0))
     rights = apart(tl.load(of + 8 * plane, mask=mask, other=0.0))
     for number in tl.static_range(3):
         to = source + number * size
-        tl.atomic_add(to + at, values[number], mask=live, sem="relaxed")
+        tl.atomic_add(to + here, values[number], mask=live, sem="relaxed")
         differ_adjoint(to, y, x, height, width, downs[number] * scale_y, rights[number] * scale_x, inner, MODE)
     if DRIFT:
-        tl.atomic_add(source + 3 * size + at, downs[3], mask=live, sem="relaxed")
-        tl.atomic_add(source + 4 * size + at, rights[3], mask=live, sem="relaxed")
+        tl.atomic_add(source + 3 * size + here, downs[3], mask=live, sem="relaxed")
+        tl.atomic_add(source + 4 * size + here, rights[3], mask=live, sem="relaxed")
         none, turn = tl.zeros_like(values[3]), values[3]
         differ_adjoint(source + 3 * size, y, x, height, width, none, -turn * scale_x, inner, MODE)
         differ_adjoint(source + 4 * size, y, x, height, width, turn * scale_y, none, inner, MODE)
 
 
 @triton.jit
-def nodes_of(source, height, width, DRIFT: tl.constexpr, MARGIN: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a program's nodes, the pixels they stand on, which are in range and in the image; where that begins."""
+def nodes_of(height, width, MARGIN: tl.constexpr, BLOCK: tl.constexpr):
+    """Return a program's nodes, the pixels they stand on, which are in range and in the image; and how many in all."""
     across, plane = width + 2 * MARGIN, (height + 2 * MARGIN) * (width + 2 * MARGIN)
     node = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = node < plane
     row, column = node // across - MARGIN, node % across - MARGIN
     y, x = neighbour(row, 0, height, "border"), neighbour(column, 0, width, "border")
     inner = live & (row == y) & (column == x)
-    source += tl.program_id(1).to(tl.int64) * (5 if DRIFT else 3) * height * width
-    return node, y, x, live, inner, source, plane
+    return node, y, x, live, inner, plane
