@@ -16,5 +16,9 @@ def photograph(name: str, size: int) -> np.ndarray:
 
 def psnr(clean: np.ndarray, image: np.ndarray) -> float:
     """Return the peak signal-to-noise ratio, 10 log₁₀(1 / mean squared error), in decibels."""
-    error = float(np.mean((clean.astype(np.float64) - image) ** 2))
+    return decibels(float(np.mean((clean.astype(np.float64) - image) ** 2)))
+
+
+def decibels(error: float) -> float:
+    """Return the peak signal-to-noise ratio of a mean squared error."""
     return math.inf if error == 0 else -10 * math.log10(error)

@@ -195,6 +195,4 @@ def positive_field(value: float | Tensor, dim: int, name: str) -> Tensor:
         if value.dim() != dim + 2:
             raise ValueError(f"`{name}` must be a number or (B, G, *spatial), got shape {tuple(value.shape)}")
         return value.to(torch.promote_types(_checks.floating(value, name).dtype, torch.float32))
-    if not 0 < value < math.inf:
-        raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
-    return torch.full((1, 1, *(1,) * dim), float(value))
+    return torch.full((1, 1, *(1,) * dim), _checks.positive(value, name))

@@ -68,8 +68,8 @@ def geodesic_distance(
     _checks.floating(source, "source")
     if metric.dim not in (2, 3) or source.dim() != 2 or source.shape[1] != metric.dim or not len(source):
         raise ValueError(
-            f"`source` must be (N, d) for a metric with d = 2 or 3 spatial axes, got shape {tuple(source.shape)} and "
-            f"{metric.dim} axes"
+            f"`source` must be (N, d), N at least 1, for a metric with d = 2 or 3 spatial axes, got shape "
+            f"{tuple(source.shape)} and {metric.dim} axes"
         )
     refine = _checks.whole(refine, "refine", minimum=1)
     _checks.not_negative(tolerance, "tolerance")

@@ -191,7 +191,7 @@ class Cholesky(Parametrisation):
     eps_L: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_positive(self.eps_L, "eps_L")
+        _checks.positive(self.eps_L, "eps_L")
         super().__post_init__()
 
     @property
@@ -302,7 +302,7 @@ class Spectral6(Spectral):
     eps_L: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_positive(self.eps_L, "eps_L")
+        _checks.positive(self.eps_L, "eps_L")
         super().__post_init__()
 
     @property
@@ -349,8 +349,8 @@ class Spectral7(Spectral):
     s_max: float = 1.5
 
     def __post_init__(self) -> None:
-        _check_positive(self.s_min, "s_min")
-        _check_positive(self.s_max, "s_max")
+        _checks.positive(self.s_min, "s_min")
+        _checks.positive(self.s_max, "s_max")
         if self.s_max < self.s_min:
             raise ValueError(f"`s_max` (={self.s_max!r}) must be at least `s_min` (={self.s_min!r})")
         super().__post_init__()
@@ -404,11 +404,6 @@ def affine(raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None)
 def _magnitude(raw: Tensor) -> Tensor:
     """Return |raw|, with slope 1 at 0 where torch's has none: a head that predicts zeros can still learn."""
     return torch.where(raw < 0, -raw, raw)
-
-
-def _check_positive(value: float, name: str) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
 
 
 def _check_reaches_identity(reached: bool, names: str, expected: str) -> None:

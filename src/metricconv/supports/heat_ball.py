@@ -69,11 +69,8 @@ class HeatBall(Support):
         _checks.instance_of(stencil, Stencil, "stencil")
         if stencil.dim != metric.dim:
             raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
-        for name, value in (("dt", dt), ("scale", scale)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"`{name}` (={value!r}) must be positive and finite")
         self.metric, self.stencil, self.kernel_size = metric, stencil, stencil.kernel_size
-        self.dt, self.scale = dt, scale
+        self.dt, self.scale = _checks.positive(dt, "dt"), _checks.positive(scale, "scale")
         self.diffusion_steps = _whole(diffusion_time, dt, "diffusion_time", 1)
         self.flow_steps = _whole(flow_time, dt, "flow_time", 0)
         self.kernel_radius = _checks.whole(kernel_radius, "kernel_radius", minimum=1)

@@ -29,10 +29,11 @@ from ...ops import support_conv
 from ...stencils import polar
 from ...supports import Deformable, Support, TangentBall
 from ..lr_range import RangeTest, range_test
+from ..photographs import decibels
 from ..results import Results, locked, text
 from ..training import device_of, fit, history, make_trainer, seed_all
 from . import published
-from .pictures import CAMERAMAN_PIXELS, add_noise, check_grid, psnr, save_grey
+from .pictures import CAMERAMAN_PIXELS, add_noise, check_grid, save_grey
 from .published import Setting
 from .tables import IMAGE_KEY as KEY
 from .tables import METHODS, RATES, name_of
@@ -220,8 +221,8 @@ def learn(setting: Mapping[str, Any], clean: Tensor, **options: Any) -> Outcome:
         "train_mse": train_mse,
         "test_mse": test_mse,
         "gap": test_mse / train_mse - 1,
-        "train_psnr": psnr(train_mse),
-        "test_psnr": psnr(test_mse),
+        "train_psnr": decibels(train_mse),
+        "test_psnr": decibels(test_mse),
         "paper_mse": published.IMAGE_MSE.get(key) if the_papers else None,
         "paper_gap": published.IMAGE_GAP.get(key) if the_papers else None,
     }

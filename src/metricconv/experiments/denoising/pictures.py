@@ -118,11 +118,6 @@ def pixels_of(image: Tensor) -> str:
     return pixels_digest(image.numpy())[:12]
 
 
-def psnr(mse: float) -> float:
-    """Return 10 log₁₀(1/MSE), in dB."""
-    return 10 * math.log10(1 / mse) if mse > 0 else math.inf
-
-
 def save_grey(path: Path, image: Tensor) -> None:
     """Write an image (H, W) as an 8-bit PNG; what is out of [0, 1] is clamped."""
     with writing(path) as temporary:
