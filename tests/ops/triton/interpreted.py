@@ -141,9 +141,9 @@ def test_geodesics(smooth: int, steps: int, drift: bool, monkeypatch: pytest.Mon
 
 
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, trace = [], geodesic.trace
+    seen, shoot = [], geodesic.shoot
     monkeypatch.setattr(geodesic, "_CHUNK", 8 * 2 * 12 * 4)  # four samples of 2 images of 12 pixels; a ray's states
-    monkeypatch.setattr(geodesic, "trace", lambda *args: seen.append(args[5]) or trace(*args))
+    monkeypatch.setattr(geodesic, "shoot", lambda *args: seen.append(args[6]) or shoot(*args))
     check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), modulated=True), TOLERANCE)
     assert max(seen) <= 4 and sum(seen) == 2 * 9 - seen[0]  # each chunk but the first once more in the backward pass
 
@@ -154,11 +154,12 @@ def test_layout(kind: str, layout: str) -> None:
     check(Case(kind=kind, layout=layout, channels=(18, 20), kernel=(1, 3), padding=(0, 1), modulated=True), TOLERANCE)
 
 
+@pytest.mark.parametrize("kind", ["randers", "geodesic"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if dtype == torch.bfloat16:  # which the interpreter can convert but not multiply
         monkeypatch.setattr(tiles, "window", lambda *args: "no")
-    check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
+    check(Case(kind=kind, dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
 
 
 @pytest.mark.parametrize("name", ["dot in groups", "each", "few", "many blocks of a deformable"])

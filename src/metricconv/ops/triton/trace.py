@@ -8,7 +8,18 @@ first[ρ·T + t] … first[ρ·T + t + 1] of the list ``sample``, each at a frac
 import triton
 import triton.language as tl
 
-from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint, reciprocal
+from .flow import (
+    LEAST_NORM,
+    LEAST_PIVOT,
+    corners_of,
+    flow,
+    flow_adjoint,
+    inverse,
+    read,
+    read_adjoint,
+    read_rounded,
+    reciprocal,
+)
 from .geometry import divide
 
 # Up to how many steps a ray's are written out one after the other.
@@ -30,6 +41,14 @@ def load_at(field, node, plane):
     """Return M and ω at a node, as the first numbers of a local tuple."""
     quad = field + 4 * node
     o0, o1 = tl.load(quad + 4 * plane + 3), tl.load(quad + 8 * plane + 3)
+    return tl.load(quad), tl.load(quad + 1), tl.load(quad + 2), o0, o1
+
+
+@triton.jit
+def load_rounded_at(field, octets, node):
+    """Return the same from a rounded field."""
+    quad = field + 4 * node
+    o0, o1 = tl.load(quad + 3), tl.load(octets + 8 * node).to(tl.float32)
     return tl.load(quad), tl.load(quad + 1), tl.load(quad + 2), o0, o1
 
 
@@ -104,13 +123,16 @@ def step(local, q0, q1, w0, w1, h, doubled):
 
 
 @triton.jit
-def advance(field, y, x, state, h, doubled, nodes, last, density, MODE: tl.constexpr):
+def advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE: tl.constexpr, ROUNDED: tl.constexpr):
     """Return a ray's state one step on: displacement, stride, bend and momentum."""
     x0, x1, w0, w1, b0, b1, q0, q1 = state
     q0, q1, _ = unit(q0, q1)
     at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
     corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
-    local = read(field, corners, weights, nodes, MODE)
+    if ROUNDED:
+        local = read_rounded(field, octets, corners, weights, nodes, MODE)
+    else:
+        local = read(field, corners, weights, nodes, MODE)
     w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, doubled)
     return x0 + w0, x1 + w1, w0, w1, b0, b1, q0, q1
 
@@ -123,7 +145,8 @@ def write(to, y, x, live):
 
 @triton.jit
 def trace_kernel(
-    field,  # [F, 3, *nodes, 4]: see flow.py
+    field,  # [F, 3, *nodes, 4]: see flow.py; of a rounded field one plane of the three
+    octets,  # [F, *nodes, 8] of a rounded field
     vectors,  # [R, 3]: direction and length of each ray
     first,  # [R·T + 1]
     sample,  # which sample, for each in ``first``
@@ -138,6 +161,7 @@ def trace_kernel(
     STEPS: tl.constexpr,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
+    ROUNDED: tl.constexpr,
     PLAIN: tl.constexpr,  # a ray has one sample, at its end, and but for that the centre at most
     BM: tl.constexpr,
 ):
@@ -145,19 +169,28 @@ def trace_kernel(
     pixel, y, x, live = place_of(shape, BM, MARGIN)
     ray, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
-    field += image * 12 * plane
     out += image * samples * 2 * size + 2 * pixel
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
     h = tl.load(vectors + 3 * ray + 2) * radius / STEPS
-    w0, w1, q0, q1 = start(load_at(field, y * nodes[1] + x, plane), u0, u1, h)
+    node = y * nodes[1] + x
+    if ROUNDED:
+        field += image * 4 * plane
+        octets += image * 8 * plane
+        origin = load_rounded_at(field, octets, node)
+    else:
+        field += image * 12 * plane
+        origin = load_at(field, node, plane)
+    w0, w1, q0, q1 = start(origin, u0, u1, h)
     zero = tl.zeros_like(w0)
     state = (zero, zero, w0, w1, zero, zero, q0, q1)
     if PLAIN and STEPS <= UNROLLED:
         for t in tl.static_range(STEPS):
-            state = advance(field, y, x, state, h, 2.0 if t == 0 else 1.0, nodes, last, density, MODE)
+            doubled = 2.0 if t == 0 else 1.0
+            state = advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE, ROUNDED)
     else:
         for t in range(STEPS):
-            state = advance(field, y, x, state, h, tl.where(t == 0, 2.0, 1.0), nodes, last, density, MODE)
+            doubled = tl.where(t == 0, 2.0, 1.0)
+            state = advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE, ROUNDED)
             if not PLAIN:
                 for s in range(tl.load(first + ray * STEPS + t), tl.load(first + ray * STEPS + t + 1)):
                     ahead = 1 - tl.load(fraction + s)
