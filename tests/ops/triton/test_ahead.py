@@ -21,6 +21,7 @@ CASES = {
     "dense in float32": Case(kind="deformable", channels=(32, 48), size=(20, 60), groups=2, metric_groups=2),
     "depthwise": Case(channels=(64, 64), groups=64, metric_groups=2, size=(56, 56), dtype=torch.float16),
     "geodesic": Case(kind="geodesic", channels=(16, 16), size=(20, 30)),
+    "geodesic, rounded": Case(kind="geodesic", channels=(16, 16), size=(20, 30), dtype=torch.bfloat16),
     "few channels": Case(channels=(1, 1), size=(64, 64), mode="reflect"),
 }
 
@@ -32,7 +33,7 @@ def test_kernels_compile(name: str, capability: int) -> None:
     # Forward, image, weights; strays of patches; the geometry, with many channels apart; fields and rays of geodesics.
     # Where samples are kept, weights and geometry come with the image, or after its patches.
     counts = {"dense": 4, "dense, many channels": 5, "dense, samples kept": 4, "whole images, samples kept": 2}
-    assert len(launches) == {**counts, "geodesic": 8}.get(name, 3)
+    assert len(launches) == {**counts, "geodesic": 9, "geodesic, rounded": 9}.get(name, 3)
     for kernel, arguments in launches:
         built = build(kernel, arguments, capability)
         assert built.asm["cubin"] and built.metadata.shared <= SHARED_MEMORY[capability]

@@ -79,8 +79,8 @@ _BALLS = {"utb": "tangent", "ugb": "geodesic"}
 class ProductHead(Head):
     """The head of a layer of one channel that predicts many numbers, as one product of two matrices.
 
-    Libraries of convolutions are made for many channels: with one, and large windows, this is several times as fast. The
-    windows' matrix has a row of ones for the bias, and rows of zeros up to a multiple of eight, as tensor cores like it.
+    Libraries of convolutions are made for many channels: with one, and large windows, this is several times as fast.
+    The windows' matrix has a row of ones for the bias, and rows of zeros up to a multiple of eight for tensor cores.
     """
 
     def __init__(self, numbers: int, k: int) -> None:
