@@ -10,7 +10,7 @@ import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import call, geodesic, library, tiles
-from ops.cases import KINDS, MODES, Case, check
+from ops.cases import KINDS, MODES, Case, check, check_inference
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -129,15 +129,19 @@ def test_offsets_side_by_side_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("smooth", "steps", "drift"), [(0, 4, True), (2, 1, False)])
 def test_geodesics(smooth: int, steps: int, drift: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_balls(monkeypatch, drift, smooth=smooth, steps=steps, radius=0.8)
+    check(Case(kind="geodesic", size=(4, 5), kernel=(3, 3)), TOLERANCE)
+
+
+def change_balls(monkeypatch: pytest.MonkeyPatch, drift: bool, **changes: Any) -> None:
+    """Make geodesic balls with other options, and without their ω."""
+
     def ball(metric: mc.Randers, stencil: mc.stencils.Stencil, **options: Any) -> mc.GeodesicBall:
-        options |= {"smooth": smooth, "steps": steps, "radius": 0.8}
-        return GeodesicBall(
-            metric if drift else mc.Riemannian(metric.M + 0.0 * metric.omega[:, :, :1]), stencil, **options
-        )
+        plain = mc.Riemannian(metric.M + 0.0 * metric.omega[:, :, :1])
+        return GeodesicBall(metric if drift else plain, stencil, **{**options, **changes})
 
     GeodesicBall = mc.GeodesicBall
     monkeypatch.setattr(mc, "GeodesicBall", ball)
-    check(Case(kind="geodesic", size=(4, 5), kernel=(3, 3)), TOLERANCE)
 
 
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +156,18 @@ def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: py
 @pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable"])
 def test_layout(kind: str, layout: str) -> None:
     check(Case(kind=kind, layout=layout, channels=(18, 20), kernel=(1, 3), padding=(0, 1), modulated=True), TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "circular"])
+@pytest.mark.parametrize(("smooth", "drift"), [(1, True), (0, False)])
+def test_images_in_bfloat16_look_up_rounded_derivatives(
+    smooth: int, drift: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded, shoot = [], geodesic.shoot
+    monkeypatch.setattr(geodesic, "shoot", lambda *args: rounded.append(args[-1]) or shoot(*args))
+    change_balls(monkeypatch, drift, smooth=smooth)
+    check_inference(Case(kind="geodesic", dtype=torch.bfloat16, mode=mode, size=(4, 5), kernel=(3, 3)), 1e-2)
+    assert rounded == [True]
 
 
 @pytest.mark.parametrize("kind", ["randers", "geodesic"])

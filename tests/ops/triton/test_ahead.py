@@ -1,5 +1,7 @@
 """The kernels compile for the architectures they are meant for, without a GPU."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from ops.cases import Case
 pytest.importorskip("triton")
 
 from metricconv.ops.triton import backward, call, tiles
-from ops.triton.ahead import build, launches_of
+from ops.triton.ahead import build, inference_launches_of, launches_of
 
 # Bytes that a program may have at most, by capability.
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -21,7 +23,6 @@ CASES = {
     "dense in float32": Case(kind="deformable", channels=(32, 48), size=(20, 60), groups=2, metric_groups=2),
     "depthwise": Case(channels=(64, 64), groups=64, metric_groups=2, size=(56, 56), dtype=torch.float16),
     "geodesic": Case(kind="geodesic", channels=(16, 16), size=(20, 30)),
-    "geodesic, rounded": Case(kind="geodesic", channels=(16, 16), size=(20, 30), dtype=torch.bfloat16),
     "few channels": Case(channels=(1, 1), size=(64, 64), mode="reflect"),
 }
 
@@ -33,10 +34,18 @@ def test_kernels_compile(name: str, capability: int) -> None:
     # Forward, image, weights; strays of patches; the geometry, with many channels apart; fields and rays of geodesics.
     # Where samples are kept, weights and geometry come with the image, or after its patches.
     counts = {"dense": 4, "dense, many channels": 5, "dense, samples kept": 4, "whole images, samples kept": 2}
-    assert len(launches) == {**counts, "geodesic": 9, "geodesic, rounded": 10}.get(name, 3)
+    assert len(launches) == {**counts, "geodesic": 9}.get(name, 3)
     for kernel, arguments in launches:
         built = build(kernel, arguments, capability)
         assert built.asm["cubin"] and built.metadata.shared <= SHARED_MEMORY[capability]
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernels_of_rounded_fields_compile(capability: int) -> None:
+    launches = inference_launches_of(dataclasses.replace(CASES["geodesic"], dtype=torch.bfloat16))
+    assert [arguments["ROUNDED"] for _, arguments in launches[:2]] == [True, True] and len(launches) == 3
+    for kernel, arguments in launches:
+        assert build(kernel, arguments, capability).asm["cubin"]
 
 
 SMALL = {

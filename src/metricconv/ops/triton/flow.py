@@ -204,7 +204,7 @@ def flow(local, M, q0, q1, h):
     r0 = along - ratio * r1
     norm = tl.sqrt(q0 * along + rest * r1)
     p0, p1 = pulls(local, norm * local[5], r0, r1)
-    speed = h * reciprocal(tl.maximum(norm + (local[3] * r0 + local[4] * r1), LEAST_NORM * norm))
+    speed = h * reciprocal(tl.maximum(norm + (local[3] * r0 + local[4] * r1), norm * LEAST_NORM))
     return speed * r0, speed * r1, speed * p0, speed * p1
 
 

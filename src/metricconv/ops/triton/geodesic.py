@@ -60,8 +60,10 @@ def displacements(ball: GeodesicBall, plan: Plan, dtype: torch.dtype) -> Tensor:
     omega = others[0] if others else None
     for _ in range(ball.smooth - 1):  # the last average is taken with the derivatives
         M, omega = smooth(M, circular), None if omega is None else smooth(omega, circular)
-    table = (plan.vectors, plan.first, plan.sample, plan.fraction)
-    spacing, rounded = [float(s) for s in ball.stride], dtype == torch.bfloat16
+    # A metric that learns is not rounded: its gradient jumps where a sample leaves a pixel for the next.
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in metric.tensors().values())
+    rounded = dtype == torch.bfloat16 and not learns
+    table, spacing = (plan.vectors, plan.first, plan.sample, plan.fraction), [float(s) for s in ball.stride]
     numbers = (len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular, ball.smooth > 0, rounded)
     return shoot(M, omega, *table, *numbers).unflatten(0, (metric.batch, metric.groups))
 
@@ -242,9 +244,8 @@ def _compute_shoot_backward(
     spacing: Sequence[float],
     circular: bool,
     smoothed: bool,
-    rounded: bool,
 ) -> Tensor:
-    """Return the gradients of M and ω, (F, 3 or 5, H, W); rays are shot again, over a field that is not rounded."""
+    """Return the gradients of M and ω, (F, 3 or 5, H, W): rays are shot again, then walked backwards."""
     fields, _, height, width = M.shape
     count = 3 if omega is None else 5
     if not grad.numel() or not len(vectors):
@@ -315,7 +316,7 @@ def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _keep_metric(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
-    ctx.numbers = inputs[6:]
+    ctx.numbers = inputs[6:-1]
 
 
 def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -330,7 +331,7 @@ def _back_through_shoot(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 _smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
 _shoot_operator.register_autograd(_back_through_shoot, setup_context=_keep_metric)
 _smooth_adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
-_backward_operator.register_autograd(refuse, setup_context=_keep_metric)
+_backward_operator.register_autograd(refuse, setup_context=_keep_numbers)
 
 smooth = shortcut(_smooth_operator, _smooth, _keep_numbers, _back_through_smooth)
 shoot = shortcut(_shoot_operator, _shoot, _keep_metric, _back_through_shoot)
