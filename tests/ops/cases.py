@@ -176,3 +176,10 @@ def check(case: Case, tolerance: float, device: str = "cpu", backend: str = "tri
     assert found["output"].dtype == case.dtype
     for name, t in tensors.items():
         assert found[name].shape == t.shape and found[name].dtype == t.dtype, name
+
+
+def check_inference(case: Case, tolerance: float, device: str = "cpu", backend: str = "triton") -> None:
+    """Hold an engine against the reference where nothing learns."""
+    tensors, run = case.make(device)
+    expected = run({name: t.double() for name, t in tensors.items()}, backend="reference")
+    assert relative(run(tensors, backend=backend), expected) <= tolerance

@@ -11,10 +11,10 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
 def errors(contender: Contender, shape: Shape, device: str, expected: Contender | None = None) -> dict[str, float]:
-    """Return the relative error ‖a − b‖/‖b‖ of the output and of every gradient, against float64.
+    """Return the relative errors ‖a − b‖/‖b‖ of the output, with and without gradients, and of every gradient.
 
-    The truth is what the contender ``expected`` finds, or the same one, as where float64 is the reference's affair. The
-    shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
+    The truth is what the contender ``expected`` finds in float64, or the same one, as where float64 is the reference's
+    affair. The shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
     """
     small = dataclasses.replace(
         shape, batch=min(shape.batch, 2), height=min(shape.height, 23), width=min(shape.width, 24)
@@ -31,7 +31,9 @@ def errors(contender: Contender, shape: Shape, device: str, expected: Contender 
 def _with_gradients(contender: Contender, shape: Shape, tensors: Inputs, gradient: Tensor) -> dict[str, Tensor]:
     y = contender.call(shape, tensors)
     grads = torch.autograd.grad(y, list(tensors.values()), gradient.to(y.dtype))
-    return {"output": y.detach(), **dict(zip(tensors, grads, strict=True))}
+    with torch.no_grad():
+        alone = contender.call(shape, tensors)
+    return {"output": y.detach(), "output alone": alone, **dict(zip(tensors, grads, strict=True))}
 
 
 def _relative(value: Tensor, truth: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Compile for a GPU that is not there: launches are caught, and their kernels built for a named architecture."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,14 +92,27 @@ def launches_of(case: Case) -> list[tuple[Any, dict[str, Any]]]:
     """Return the kernels of a case, forward and backward, with their arguments."""
     tensors, run = case.make()
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    problem = _problem(run, leaves)
+    with caught() as launches:
+        y = engine_run(problem)
+        torch.autograd.grad(y, list(leaves.values()), torch.empty_like(y))
+    return launches
+
+
+def inference_launches_of(case: Case) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the kernels of a case where nothing learns, with their arguments."""
+    tensors, run = case.make()
+    with caught() as launches:
+        engine_run(_problem(run, tensors))
+    return launches
+
+
+def _problem(run: Callable[..., torch.Tensor], tensors: dict[str, torch.Tensor]) -> Problem:
     problems: list[Problem] = []
     engine = functional.Backend(lambda problem: problems.append(problem) or torch.empty(0), lambda problem: None)
     functional.BACKENDS["caught"] = engine
     try:
-        run(leaves, backend="caught")
+        run(tensors, backend="caught")
     finally:
         del functional.BACKENDS["caught"]
-    with caught() as launches:
-        y = engine_run(problems[0])
-        torch.autograd.grad(y, list(leaves.values()), torch.empty_like(y))
-    return launches
+    return problems[0]

@@ -1,5 +1,6 @@
 """The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import call, geodesic, library, tiles
-from ops.cases import KINDS, MODES, Case, check
+from ops.cases import KINDS, MODES, Case, check, check_inference
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -68,8 +69,21 @@ WINDOWS = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "window", lambda *args: name[:5])
-    monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 1)
     check(WINDOWS[name], TOLERANCE)
+
+
+IN_PARTS = {
+    "patch": Case(channels=(18, 20), size=(9, 10), kernel=(1, 3), batch=3),
+    "no": Case(channels=(4, 4), groups=4, metric_groups=2, modulated=True, batch=3),
+    "no, deformable": Case(kind="deformable", channels=(4, 4), groups=4, kernel=(1, 3), constant=True, batch=3),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_half_precision_is_summed_a_few_images_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "window", lambda *args: name.partition(",")[0])
+    monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 2)
+    check(dataclasses.replace(IN_PARTS[name], dtype=torch.float16), 1e-2)
 
 
 COLUMNS = {
@@ -115,21 +129,25 @@ def test_offsets_side_by_side_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("smooth", "steps", "drift"), [(0, 4, True), (2, 1, False)])
 def test_geodesics(smooth: int, steps: int, drift: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ball(metric: mc.Randers, stencil: mc.stencils.Stencil, **options: Any) -> mc.GeodesicBall:
-        options |= {"smooth": smooth, "steps": steps, "radius": 0.8}
-        return GeodesicBall(
-            metric if drift else mc.Riemannian(metric.M + 0.0 * metric.omega[:, :, :1]), stencil, **options
-        )
-
-    GeodesicBall = mc.GeodesicBall
-    monkeypatch.setattr(mc, "GeodesicBall", ball)
+    change_balls(monkeypatch, drift, smooth=smooth, steps=steps, radius=0.8)
     check(Case(kind="geodesic", size=(4, 5), kernel=(3, 3)), TOLERANCE)
 
 
+def change_balls(monkeypatch: pytest.MonkeyPatch, drift: bool, **changes: Any) -> None:
+    """Make geodesic balls with other options, and without their ω."""
+
+    def ball(metric: mc.Randers, stencil: mc.stencils.Stencil, **options: Any) -> mc.GeodesicBall:
+        plain = mc.Riemannian(metric.M + 0.0 * metric.omega[:, :, :1])
+        return GeodesicBall(metric if drift else plain, stencil, **{**options, **changes})
+
+    GeodesicBall = mc.GeodesicBall
+    monkeypatch.setattr(mc, "GeodesicBall", ball)
+
+
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, trace = [], geodesic.trace
+    seen, shoot = [], geodesic.shoot
     monkeypatch.setattr(geodesic, "_CHUNK", 8 * 2 * 12 * 4)  # four samples of 2 images of 12 pixels; a ray's states
-    monkeypatch.setattr(geodesic, "trace", lambda *args: seen.append(args[5]) or trace(*args))
+    monkeypatch.setattr(geodesic, "shoot", lambda *args: seen.append(args[6]) or shoot(*args))
     check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), modulated=True), TOLERANCE)
     assert max(seen) <= 4 and sum(seen) == 2 * 9 - seen[0]  # each chunk but the first once more in the backward pass
 
@@ -140,11 +158,24 @@ def test_layout(kind: str, layout: str) -> None:
     check(Case(kind=kind, layout=layout, channels=(18, 20), kernel=(1, 3), padding=(0, 1), modulated=True), TOLERANCE)
 
 
+@pytest.mark.parametrize("mode", ["zeros", "circular"])
+@pytest.mark.parametrize(("smooth", "drift"), [(1, True), (0, False)])
+def test_images_in_bfloat16_look_up_rounded_derivatives(
+    smooth: int, drift: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded, shoot = [], geodesic.shoot
+    monkeypatch.setattr(geodesic, "shoot", lambda *args: rounded.append(args[-1]) or shoot(*args))
+    change_balls(monkeypatch, drift, smooth=smooth)
+    check_inference(Case(kind="geodesic", dtype=torch.bfloat16, mode=mode, size=(4, 5), kernel=(3, 3)), 1e-2)
+    assert rounded == [True]
+
+
+@pytest.mark.parametrize("kind", ["randers", "geodesic"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if dtype == torch.bfloat16:  # which the interpreter can convert but not multiply
         monkeypatch.setattr(tiles, "window", lambda *args: "no")
-    check(Case(dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
+    check(Case(kind=kind, dtype=dtype, channels=(18, 20), kernel=(1, 3), modulated=True), 1e-2)
 
 
 @pytest.mark.parametrize("name", ["dot in groups", "each", "few", "many blocks of a deformable"])

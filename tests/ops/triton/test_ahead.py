@@ -1,5 +1,7 @@
 """The kernels compile for the architectures they are meant for, without a GPU."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from ops.cases import Case
 pytest.importorskip("triton")
 
 from metricconv.ops.triton import backward, call, tiles
-from ops.triton.ahead import build, launches_of
+from ops.triton.ahead import build, inference_launches_of, launches_of
 
 # Bytes that a program may have at most, by capability.
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -36,6 +38,14 @@ def test_kernels_compile(name: str, capability: int) -> None:
     for kernel, arguments in launches:
         built = build(kernel, arguments, capability)
         assert built.asm["cubin"] and built.metadata.shared <= SHARED_MEMORY[capability]
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernels_of_rounded_fields_compile(capability: int) -> None:
+    launches = inference_launches_of(dataclasses.replace(CASES["geodesic"], dtype=torch.bfloat16))
+    assert [arguments["ROUNDED"] for _, arguments in launches[:2]] == [True, True] and len(launches) == 3
+    for kernel, arguments in launches:
+        assert build(kernel, arguments, capability).asm["cubin"]
 
 
 SMALL = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import metricconv as mc
-from ops.cases import KINDS, MODES, Case, check, outcome
+from ops.cases import KINDS, MODES, Case, check, check_inference, outcome
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]
@@ -49,6 +49,12 @@ def test_kinds_and_padding_modes(kind: str, mode: str, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("regime", REGIMES)
 def test_regimes(regime: str, dtype: torch.dtype) -> None:
     check(dataclasses.replace(REGIMES[regime], dtype=dtype), TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("regime", ["dense, geodesic", "one channel, geodesic"])
+def test_geodesics_of_a_metric_that_does_not_learn(regime: str, mode: str) -> None:
+    check_inference(dataclasses.replace(REGIMES[regime], mode=mode, dtype=torch.bfloat16), 1e-2, "cuda")
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided"])

@@ -176,6 +176,8 @@ def denoise_dataset(
         raise ValueError(f"`size` (={size}) must be at least 16 pixels")
     pictures.splits(dataset, data_root, download=download)  # missing data is said before anything is imported
     whole = read_config("dataset", config, seed=seed, rate=rate, noise=noise)
+    import torch
+
     from ..results import Results
     from . import dataset as experiment
     from . import report, tables
@@ -193,6 +195,7 @@ def denoise_dataset(
             todo += experiment.our_settings(dataset, chosen["methods"], chosen["k"], chosen["sigma"], **rest)
     results = Results(output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
     options: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "deterministic": deterministic}
+    torch.set_float32_matmul_precision("high")  # as torch's convolutions are
     experiment.run(results, todo, work / "dataset", data_root, max_minutes, **options)
     report.write_dataset(output)
     typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {output}")

@@ -79,7 +79,8 @@ def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
             chosen = chosen.flatten(2)[:, :, plan.samples].unsqueeze(2)
             modulation = None if modulation is None else modulation[:, :, plan.samples]
         some = dataclasses.replace(problem, weight=chosen, bias=bias, modulation=modulation)
-        return _convolve(some, "deformable", {"displacement": geodesic.displacements(ball, plan)}, (0.0, 0.0))
+        displacement = geodesic.displacements(ball, plan, problem.input.dtype)
+        return _convolve(some, "deformable", {"displacement": displacement}, (0.0, 0.0))
 
     first, *others = geodesic.plans(ball, problem.input.device)
     y = part(first, problem.bias)

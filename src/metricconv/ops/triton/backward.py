@@ -25,12 +25,9 @@ def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | N
     x = weight = None
     moved: tuple[Tensor | None, ...] = (None, None, None)
     with on_device(call.x):
-        if needs_x and window == "patch":
-            x = _image_by_patches(call, grad)
-        elif needs_x:
-            sums = Sums(call, grad, window)
-            found = launch_backward_data(call, grad, window, sums, with_image)
-            x, moved = sums.total().to(call.x.dtype), found if with_image else moved
+        if needs_x:
+            x, found = _image(call, grad, window, with_image)
+            moved = found if with_image else moved
         if moves and not with_weights and not with_image:
             moved = launch_backward_data(call, grad, "no", None, True)
         if needs_weight:
@@ -58,20 +55,31 @@ def _images_by_columns(call: Call) -> int:
     return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
 
 
-def _image_by_patches(call: Call, grad: Tensor) -> Tensor:
-    """Return the image's gradient, summed in float32 a few images at a time, so that the sums take little memory."""
-    result = _empty_image(call)
+def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the gradient of the image; those of modulation, field and drift if the geometry ``moves``.
+
+    What is summed in float32 to be rounded is summed a few images at a time, so that the sums take little memory.
+    """
+    if window == "image" or call.x.dtype == torch.float32:
+        sums = Sums(call, grad, window)
+        found = _scatter(call, grad, window, sums, moves)
+        return sums.total(), found
+    result, moved = _empty_image(call), []
     for some, part in call.parts(tiles.images_at_a_time(call.shape())):
-        result[some] = _sum_patches(part, grad[some])
-    return result
+        sums = Sums(part, grad[some], window)
+        moved.append(_scatter(part, grad[some], window, sums, moves))
+        result[some] = sums.total()
+    return result, tuple(_joined(parts) for parts in zip(*moved, strict=True))
 
 
-def _sum_patches(call: Call, grad: Tensor, columns: Tensor | None = None) -> Tensor:
-    """Return the image's gradient, in float32."""
-    sums = Sums(call, grad, "patch")
-    for window in ("patch", "strays"):
-        launch_backward_data(call, grad, window, sums, False, columns)
-    return sums.total()
+def _scatter(
+    call: Call, grad: Tensor, window: str, sums: Sums, moves: bool, columns: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """Add to the sums; return the gradients of modulation, field and drift if the geometry ``moves``."""
+    if window != "patch":
+        return launch_backward_data(call, grad, window, sums, moves, columns)
+    launch_backward_data(call, grad, "patch", sums, False, columns)
+    return launch_backward_data(call, grad, "strays", sums, False, columns)
 
 
 def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> list[Tensor | None]:
@@ -89,11 +97,11 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
         upstream = grad[some]
         gy = upstream.permute(0, 2, 3, 1).reshape(-1, outs)
         columns = gy @ weight if needs_x or moves else gy.new_empty(len(gy), weight.shape[1])
-        if x is not None and window == "patch":
-            x[some] = _sum_patches(part, upstream, columns)
-        sums = None if x is None or window == "patch" else Sums(part, upstream, window)
-        alone = "no" if sums is None else window
-        moved.append(launch_backward_data(part, upstream, alone, sums, moves, columns, needs_weight))
+        sums = None if x is None else Sums(part, upstream, window)
+        if sums is not None and window == "patch":
+            _scatter(part, upstream, window, sums, False, columns)
+        rest, into = ("no", None) if sums is None or window == "patch" else (window, sums)
+        moved.append(launch_backward_data(part, upstream, rest, into, moves, columns, needs_weight))
         if x is not None and sums is not None:
             x[some] = sums.total()
         if needs_weight:

@@ -5,7 +5,9 @@ At a place the flow needs twelve numbers, of which seven are derivatives: the lo
     m00 m01 m11   o0 o1   B = ∂₀ω₁ − ∂₁ω₀   ∂₀m00 ∂₀m01 ∂₀m11   ∂₁m00 ∂₁m01 ∂₁m11.
 
 A field keeps them as three planes of quads, each read and added to at once: (m00 m01 m11 B), (∂₀m00 ∂₀m01 ∂₀m11 o0),
-(∂₁m00 ∂₁m01 ∂₁m11 o1). Everything is float32 and elementwise over the [BM] places of a tile.
+(∂₁m00 ∂₁m01 ∂₁m11 o1). A rounded field, for images in bfloat16, keeps quads (m00 m01 m11 o0), and in bfloat16 octets
+(o1 B ∂₀m00 ∂₀m01 ∂₀m11 ∂₁m00 ∂₁m01 ∂₁m11): two thirds of the bytes, while M, which must stay positive, is not touched.
+But for those octets everything is float32, and elementwise over the [BM] places of a tile.
 """
 
 import triton
@@ -13,7 +15,7 @@ import triton.language as tl
 
 from ...metrics.flow import _LEAST_NORM, _LEAST_PIVOT
 from .forward import INTERPRETED
-from .geometry import axis_corners
+from .geometry import add_product, axis_corners, widen
 
 LEAST_PIVOT = tl.constexpr(_LEAST_PIVOT)
 LEAST_NORM = tl.constexpr(_LEAST_NORM)
@@ -59,30 +61,32 @@ def corners_of(y, x, nodes, last, MODE: tl.constexpr):
 
 
 @triton.jit
-def quad_at(nodes):
-    """Return where the quads of these nodes lie in a plane: [BM, 4]."""
-    return nodes[:, None] * 4 + tl.arange(0, 4)[None, :]
+def tuple_at(nodes, SIZE: tl.constexpr):
+    """Return where the quads or octets of these nodes lie in a plane: [BM, SIZE]."""
+    return nodes[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
 
 
 @triton.jit
-def quads(plane, nodes, width, MODE: tl.constexpr):
-    """Return where a plane keeps the quads of four nodes: [BM, 4] each."""
-    first = plane + quad_at(nodes[0])
+def tuples(plane, nodes, width, MODE: tl.constexpr, SIZE: tl.constexpr):
+    """Return where a plane keeps the quads or octets of four nodes: [BM, SIZE] each."""
+    first = plane + tuple_at(nodes[0], SIZE)
     if MODE == "circular":
-        return first, plane + quad_at(nodes[1]), plane + quad_at(nodes[2]), plane + quad_at(nodes[3])
+        second, third = plane + tuple_at(nodes[1], SIZE), plane + tuple_at(nodes[2], SIZE)
+        return first, second, third, plane + tuple_at(nodes[3], SIZE)
     else:  # one address and its neighbours, which costs less than four
-        below = first + 4 * width
-        return first, first + 4, below, below + 4
+        below = first + SIZE * width
+        return first, first + SIZE, below, below + SIZE
 
 
 @triton.jit
-def gather(plane, nodes, weights, width, MODE: tl.constexpr):
-    """Interpolate the quads of a plane: [BM, 4]."""
-    at = quads(plane, nodes, width, MODE)
-    value = weights[0][:, None] * tl.load(at[0])
-    value += weights[1][:, None] * tl.load(at[1])
-    value += weights[2][:, None] * tl.load(at[2])
-    return value + weights[3][:, None] * tl.load(at[3])
+def gather(plane, nodes, weights, width, MODE: tl.constexpr, SIZE: tl.constexpr):
+    """Interpolate the quads or octets of a plane, in its dtype: [BM, SIZE]."""
+    at = tuples(plane, nodes, width, MODE, SIZE)
+    DTYPE: tl.constexpr = tl.float32 if INTERPRETED else plane.dtype.element_ty
+    value = weights[0].to(DTYPE)[:, None] * tl.load(at[0]).to(DTYPE)
+    value = add_product(weights[1].to(DTYPE)[:, None], tl.load(at[1]).to(DTYPE), value)
+    value = add_product(weights[2].to(DTYPE)[:, None], tl.load(at[2]).to(DTYPE), value)
+    return add_product(weights[3].to(DTYPE)[:, None], tl.load(at[3]).to(DTYPE), value)
 
 
 @triton.jit
@@ -107,16 +111,27 @@ def together(first, second, third, fourth):
 def read(field, nodes, weights, size, MODE: tl.constexpr):
     """Interpolate the local tuple from a field of planes of size (H, W)."""
     plane, width = size[0] * size[1], size[1]
-    m00, m01, m11, B = apart(gather(field, nodes, weights, width, MODE))
-    a00, a01, a11, o0 = apart(gather(field + 4 * plane, nodes, weights, width, MODE))
-    b00, b01, b11, o1 = apart(gather(field + 8 * plane, nodes, weights, width, MODE))
+    m00, m01, m11, B = apart(gather(field, nodes, weights, width, MODE, 4))
+    a00, a01, a11, o0 = apart(gather(field + 4 * plane, nodes, weights, width, MODE, 4))
+    b00, b01, b11, o1 = apart(gather(field + 8 * plane, nodes, weights, width, MODE, 4))
+    return m00, m01, m11, o0, o1, B, a00, a01, a11, b00, b01, b11
+
+
+@triton.jit
+def read_rounded(field, octets, nodes, weights, size, MODE: tl.constexpr):
+    """Interpolate the local tuple from a rounded field."""
+    m00, m01, m11, o0 = apart(gather(field, nodes, weights, size[1], MODE, 4))
+    octet = widen(gather(octets, nodes, weights, size[1], MODE, 8))
+    even, odd = tl.split(tl.reshape(octet, (octet.shape[0], 4, 2)))
+    o1, a00, a11, b01 = apart(even)
+    B, a01, b00, b11 = apart(odd)
     return m00, m01, m11, o0, o1, B, a00, a01, a11, b00, b01, b11
 
 
 @triton.jit
 def spread(plane, grad_plane, nodes, weights, along_y, along_x, g, live, width, MODE: tl.constexpr):
     """Add quads g [BM, 4] to their nodes by the weights; return Σ g ∂quad/∂y and Σ g ∂quad/∂x."""
-    at, to = quads(plane, nodes, width, MODE), quads(grad_plane, nodes, width, MODE)
+    at, to = tuples(plane, nodes, width, MODE, 4), tuples(grad_plane, nodes, width, MODE, 4)
     dy, dx = tl.zeros_like(g), tl.zeros_like(g)
     for corner in tl.static_range(4):
         value = tl.load(at[corner])
@@ -169,21 +184,28 @@ def ray(local, M, q0, q1):
 
 
 @triton.jit
-def pulls(local, e0, e1):
-    """Return ½ eᵀ(∂_k M)e + Σ_j (∂_k ω_j − ∂_j ω_k) e_j for both k."""
+def pulls(local, turn, e0, e1):
+    """Return ½ eᵀ(∂_k M)e + Σ_j (∂_k ω_j − ∂_j ω_k) e_j for both k, where ``turn`` stands for B."""
     a, b = 0.5 * e0, 0.5 * e1
-    p0 = e0 * (local[6] * a + local[7] * e1) + e1 * (local[8] * b + local[5])
-    p1 = e0 * (local[9] * a + (local[10] * e1 - local[5])) + e1 * (local[11] * b)
+    p0 = e0 * (local[6] * a + local[7] * e1) + e1 * (local[8] * b + turn)
+    p1 = e0 * (local[9] * a + (local[10] * e1 - turn)) + e1 * (local[11] * b)
     return p0, p1
 
 
 @triton.jit
 def flow(local, M, q0, q1, h):
-    """Return the velocity ẋ and the rate of momentum q̇ times h; M is what ``inverse`` found."""
-    norm, _, e0, e1, over_c, _ = ray(local, M, q0, q1)
-    p0, p1 = pulls(local, e0, e1)
-    speed = h * over_c
-    return speed * e0, speed * e1, (speed * norm) * p0, (speed * norm) * p1
+    """Return the velocity ẋ and the rate of momentum q̇ times h; M is what ``inverse`` found.
+
+    With r = M⁻¹q and n = |q|, the unit vector is e = r/n and 1 + ωᵀe = (n + ωᵀr)/n: nothing need be divided by n.
+    """
+    over, ratio, over_pivot, _ = M
+    rest, along = q1 - ratio * q0, q0 * over
+    r1 = rest * over_pivot
+    r0 = along - ratio * r1
+    norm = tl.sqrt(q0 * along + rest * r1)
+    p0, p1 = pulls(local, norm * local[5], r0, r1)
+    speed = h * reciprocal(tl.maximum(norm + (local[3] * r0 + local[4] * r1), norm * LEAST_NORM))
+    return speed * r0, speed * r1, speed * p0, speed * p1
 
 
 @triton.jit
@@ -192,7 +214,7 @@ def flow_adjoint(local, M, q0, q1, gv0, gv1, gf0, gf1):
     over, ratio, over_pivot, free = M
     norm, short, e0, e1, over_c, tilts = ray(local, M, q0, q1)
     r0, r1 = e0 * norm, e1 * norm
-    p0, p1 = pulls(local, e0, e1)
+    p0, p1 = pulls(local, local[5], e0, e1)
     h0, h1 = gf0 * (norm * over_c), gf1 * (norm * over_c)  # of the pulls
     work = (gf0 * p0 + gf1 * p1) * over_c
     gc = -((gv0 * e0 + gv1 * e1) * over_c + work * norm) * over_c * tilts
@@ -217,35 +239,45 @@ def flow_adjoint(local, M, q0, q1, gv0, gv1, gf0, gf1):
 
 
 @triton.jit
-def smooth_kernel(
-    first,  # [F, FIRST, H, W]
-    second,  # [F, SECOND, H, W]
-    target,  # [F, FIRST + SECOND, H, W]
-    first_stride,  # between fields
-    second_stride,
-    height,
-    width,
-    MODE: tl.constexpr,
-    FIRST: tl.constexpr,
-    SECOND: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Average the planes of two tensors with weights ¼ ½ ¼ along both axes."""
-    plane, field = height * width, tl.program_id(1).to(tl.int64)
+def smooth_kernel(source, target, stride, height, width, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    """Average the planes of [F, n, H, W], whose fields lie ``stride`` apart, with weights ¼ ½ ¼ along both axes."""
+    plane, field, number = height * width, tl.program_id(1).to(tl.int64), tl.program_id(2)
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = pixel < plane
-    y, x = pixel // width, pixel % width
-    for number in tl.static_range(FIRST + SECOND):
-        if number < FIRST:
-            source = first + field * first_stride + number * plane
-        else:
-            source = second + field * second_stride + (number - FIRST) * plane
-        total = tl.zeros([BLOCK], tl.float32)
-        for i in tl.static_range(3):
-            for j in tl.static_range(3):
-                at = neighbour(y, i - 1, height, MODE) * width + neighbour(x, j - 1, width, MODE)
-                total += binomial(i, j) * tl.load(source + at, mask=live, other=0.0)
-        tl.store(target + (field * (FIRST + SECOND) + number) * plane + pixel, total, mask=live)
+    live, y, x = pixel < plane, pixel // width, pixel % width
+    source += field * stride + number * plane
+    above = mean(row_at(source, y, x, -1, height, width, live, MODE))
+    own = mean(row_at(source, y, x, 0, height, width, live, MODE))
+    value = mean((above, own, mean(row_at(source, y, x, 1, height, width, live, MODE))))
+    tl.store(target + (field * tl.num_programs(2) + number) * plane + pixel, value, mask=live)
+
+
+@triton.jit
+def mean(three):
+    """Return the binomial average of three numbers."""
+    return 0.25 * (three[0] + three[2]) + 0.5 * three[1]
+
+
+@triton.jit
+def value_at(source, y, x, i: tl.constexpr, j: tl.constexpr, height, width, live, MODE: tl.constexpr):
+    """Return a plane's values i rows below pixels and j columns to their right."""
+    at = neighbour(y, i, height, MODE) * width + neighbour(x, j, width, MODE)
+    return tl.load(source + at, mask=live, other=0.0)
+
+
+@triton.jit
+def row_at(source, y, x, i: tl.constexpr, height, width, live, MODE: tl.constexpr):
+    """Return a plane's values at three pixels side by side, i rows below pixels."""
+    left = value_at(source, y, x, i, -1, height, width, live, MODE)
+    own = value_at(source, y, x, i, 0, height, width, live, MODE)
+    return left, own, value_at(source, y, x, i, 1, height, width, live, MODE)
+
+
+@triton.jit
+def column_at(source, y, x, j: tl.constexpr, height, width, live, MODE: tl.constexpr):
+    """Return a plane's values at three pixels above each other, j columns to the right of pixels."""
+    above = value_at(source, y, x, -1, j, height, width, live, MODE)
+    own = value_at(source, y, x, 0, j, height, width, live, MODE)
+    return above, own, value_at(source, y, x, 1, j, height, width, live, MODE)
 
 
 @triton.jit
@@ -278,13 +310,33 @@ def neighbour(index, step: tl.constexpr, extent, MODE: tl.constexpr):
 
 
 @triton.jit
-def differ(source, y, x, height, width, scale_y, scale_x, live, MODE: tl.constexpr):
-    """Return the central differences of a plane along y and x."""
-    below = tl.load(source + neighbour(y, 1, height, MODE) * width + x, mask=live, other=0.0)
-    above = tl.load(source + neighbour(y, -1, height, MODE) * width + x, mask=live, other=0.0)
-    right = tl.load(source + y * width + neighbour(x, 1, width, MODE), mask=live, other=0.0)
-    left = tl.load(source + y * width + neighbour(x, -1, width, MODE), mask=live, other=0.0)
-    return (below - above) * scale_y, (right - left) * scale_x
+def inside(value, own, there, MODE: tl.constexpr):
+    """Return a neighbour's value, or the own one where no neighbour is there."""
+    return value if MODE == "circular" else tl.where(there, value, own)
+
+
+@triton.jit
+def differ(source, y, x, height, width, scale_y, scale_x, live, inner, MODE: tl.constexpr, SMOOTH: tl.constexpr):
+    """Return a plane's values, or averages, and their central differences along y and x, which are 0 off the image."""
+    if SMOOTH:
+        b = row_at(source, y, x, -1, height, width, live, MODE)
+        c = row_at(source, y, x, 0, height, width, live, MODE)
+        d = row_at(source, y, x, 1, height, width, live, MODE)
+        own, value = mean(c), mean((mean(b), mean(c), mean(d)))
+        above = mean((mean(row_at(source, y, x, -2, height, width, live, MODE)), mean(b), own))
+        below = mean((own, mean(d), mean(row_at(source, y, x, 2, height, width, live, MODE))))
+        first, own, third = mean((b[0], c[0], d[0])), mean((b[1], c[1], d[1])), mean((b[2], c[2], d[2]))
+        left = mean((mean(column_at(source, y, x, -2, height, width, live, MODE)), first, own))
+        right = mean((own, third, mean(column_at(source, y, x, 2, height, width, live, MODE))))
+    else:
+        value = value_at(source, y, x, 0, 0, height, width, live, MODE)
+        above = value_at(source, y, x, -1, 0, height, width, live, MODE)
+        below = value_at(source, y, x, 1, 0, height, width, live, MODE)
+        left = value_at(source, y, x, 0, -1, height, width, live, MODE)
+        right = value_at(source, y, x, 0, 1, height, width, live, MODE)
+    down = inside(below, value, y < height - 1, MODE) - inside(above, value, y > 0, MODE)
+    across = inside(right, value, x < width - 1, MODE) - inside(left, value, x > 0, MODE)
+    return value, tl.where(inner, down * scale_y, 0.0), tl.where(inner, across * scale_x, 0.0)
 
 
 @triton.jit
@@ -298,38 +350,47 @@ def differ_adjoint(target, y, x, height, width, gy, gx, live, MODE: tl.constexpr
 
 @triton.jit
 def derive_kernel(
-    source,  # [F, n, H, W]: M, and ω if there is one
-    field,  # [F, 3, H + 2·MARGIN, W + 2·MARGIN, 4]
+    M,  # [F, 3, H, W]
+    omega,  # [F, 2, H, W]
+    field,  # [F, 3, H + 2·MARGIN, W + 2·MARGIN, 4]; of a rounded field one plane of the three
+    octets,  # [F, H + 2·MARGIN, W + 2·MARGIN, 8] of a rounded field
+    M_stride,  # between fields
+    omega_stride,
     height,
     width,
     scale_y,  # 1 / (2·spacing)
     scale_x,
     MODE: tl.constexpr,
     DRIFT: tl.constexpr,
+    SMOOTH: tl.constexpr,  # M and ω are averaged first
+    ROUNDED: tl.constexpr,
     MARGIN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Write M, ω, its curl and ∂M at every node; in the margin the border's values, and derivatives of 0."""
-    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
-    field += tl.program_id(1).to(tl.int64) * 12 * plane
-    size, at = height * width, y * width + x
-    m00 = tl.load(source + at, mask=live, other=0.0)
-    m01 = tl.load(source + size + at, mask=live, other=0.0)
-    m11 = tl.load(source + 2 * size + at, mask=live, other=0.0)
-    a00, b00 = differ(source, y, x, height, width, scale_y, scale_x, inner, MODE)
-    a01, b01 = differ(source + size, y, x, height, width, scale_y, scale_x, inner, MODE)
-    a11, b11 = differ(source + 2 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
+    node, y, x, live, inner, plane = nodes_of(height, width, MARGIN, BLOCK)
+    number, size = tl.program_id(1).to(tl.int64), height * width
+    M += number * M_stride
+    m00, a00, b00 = differ(M, y, x, height, width, scale_y, scale_x, live, inner, MODE, SMOOTH)
+    m01, a01, b01 = differ(M + size, y, x, height, width, scale_y, scale_x, live, inner, MODE, SMOOTH)
+    m11, a11, b11 = differ(M + 2 * size, y, x, height, width, scale_y, scale_x, live, inner, MODE, SMOOTH)
     o0, o1, turn = tl.zeros_like(m00), tl.zeros_like(m00), tl.zeros_like(m00)
     if DRIFT:
-        o0 = tl.load(source + 3 * size + at, mask=live, other=0.0)
-        o1 = tl.load(source + 4 * size + at, mask=live, other=0.0)
-        _, right = differ(source + 3 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
-        down, _ = differ(source + 4 * size, y, x, height, width, scale_y, scale_x, inner, MODE)
-        turn = down - right
-    to, mask = field + quad_at(node), live[:, None]
-    tl.store(to, together(m00, m01, m11, turn), mask=mask)
-    tl.store(to + 4 * plane, together(a00, a01, a11, o0), mask=mask)
-    tl.store(to + 8 * plane, together(b00, b01, b11, o1), mask=mask)
+        omega += number * omega_stride
+        o0, _, across = differ(omega, y, x, height, width, scale_y, scale_x, live, inner, MODE, SMOOTH)
+        o1, down, _ = differ(omega + size, y, x, height, width, scale_y, scale_x, live, inner, MODE, SMOOTH)
+        turn = down - across
+    mask = live[:, None]
+    if ROUNDED:
+        tl.store(field + number * 4 * plane + tuple_at(node, 4), together(m00, m01, m11, o0), mask=mask)
+        octet = tl.join(together(o1, a00, a11, b01), together(turn, a01, b00, b11))
+        octet = tl.reshape(octet, (BLOCK, 8)).to(tl.bfloat16)
+        tl.store(octets + number * 8 * plane + tuple_at(node, 8), octet, mask=mask)
+    else:
+        to = field + number * 12 * plane + tuple_at(node, 4)
+        tl.store(to, together(m00, m01, m11, turn), mask=mask)
+        tl.store(to + 4 * plane, together(a00, a01, a11, o0), mask=mask)
+        tl.store(to + 8 * plane, together(b00, b01, b11, o1), mask=mask)
 
 
 @triton.jit
@@ -346,33 +407,33 @@ def derive_adjoint_kernel(
     BLOCK: tl.constexpr,
 ):
     """Carry gradients of a field back to M and ω."""
-    node, y, x, live, inner, source, plane = nodes_of(source, height, width, DRIFT, MARGIN, BLOCK)
-    field += tl.program_id(1).to(tl.int64) * 12 * plane
-    size, at = height * width, y * width + x
-    of, mask = field + quad_at(node), live[:, None]
+    node, y, x, live, inner, plane = nodes_of(height, width, MARGIN, BLOCK)
+    number, size, here = tl.program_id(1).to(tl.int64), height * width, y * width + x
+    field += number * 12 * plane
+    source += number * (5 if DRIFT else 3) * size
+    of, mask = field + tuple_at(node, 4), live[:, None]
     values = apart(tl.load(of, mask=mask, other=0.0))
     downs = apart(tl.load(of + 4 * plane, mask=mask, other=0.0))
     rights = apart(tl.load(of + 8 * plane, mask=mask, other=0.0))
     for number in tl.static_range(3):
         to = source + number * size
-        tl.atomic_add(to + at, values[number], mask=live, sem="relaxed")
+        tl.atomic_add(to + here, values[number], mask=live, sem="relaxed")
         differ_adjoint(to, y, x, height, width, downs[number] * scale_y, rights[number] * scale_x, inner, MODE)
     if DRIFT:
-        tl.atomic_add(source + 3 * size + at, downs[3], mask=live, sem="relaxed")
-        tl.atomic_add(source + 4 * size + at, rights[3], mask=live, sem="relaxed")
+        tl.atomic_add(source + 3 * size + here, downs[3], mask=live, sem="relaxed")
+        tl.atomic_add(source + 4 * size + here, rights[3], mask=live, sem="relaxed")
         none, turn = tl.zeros_like(values[3]), values[3]
         differ_adjoint(source + 3 * size, y, x, height, width, none, -turn * scale_x, inner, MODE)
         differ_adjoint(source + 4 * size, y, x, height, width, turn * scale_y, none, inner, MODE)
 
 
 @triton.jit
-def nodes_of(source, height, width, DRIFT: tl.constexpr, MARGIN: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a program's nodes, the pixels they stand on, which are in range and in the image; where that begins."""
+def nodes_of(height, width, MARGIN: tl.constexpr, BLOCK: tl.constexpr):
+    """Return a program's nodes, the pixels they stand on, which are in range and in the image; and how many in all."""
     across, plane = width + 2 * MARGIN, (height + 2 * MARGIN) * (width + 2 * MARGIN)
     node = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = node < plane
     row, column = node // across - MARGIN, node % across - MARGIN
     y, x = neighbour(row, 0, height, "border"), neighbour(column, 0, width, "border")
     inner = live & (row == y) & (column == x)
-    source += tl.program_id(1).to(tl.int64) * (5 if DRIFT else 3) * height * width
-    return node, y, x, live, inner, source, plane
+    return node, y, x, live, inner, plane

@@ -18,7 +18,7 @@ from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .call import as_multiplication
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
-from .launcher import constants, on_device
+from .launcher import constants, launch_of, on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
@@ -53,23 +53,19 @@ def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
     return constants(_plans.setdefault(ball.rays, {}), key, make, device)
 
 
-def displacements(ball: GeodesicBall, plan: Plan) -> Tensor:
-    """Return the displacements of a plan's samples, (B, G, P, 2, H, W)."""
+def displacements(ball: GeodesicBall, plan: Plan, dtype: torch.dtype) -> Tensor:
+    """Return the displacements of a plan's samples in an image of some dtype, (B, G, P, 2, H, W)."""
     metric, circular = ball.metric, ball.padding_mode == "circular"
     M, *others = (t.flatten(0, 1) for t in metric.tensors().values())  # [F, 3, H, W], and [F, 2, H, W] if there is an ω
     omega = others[0] if others else None
-    numbers = M
-    if ball.smooth:
-        numbers = smooth(M, omega, circular)
-    elif omega is not None:
-        numbers = torch.cat([M, omega], 1)
-    for _ in range(ball.smooth - 1):
-        numbers = smooth(numbers, None, circular)
-    field = derive(numbers, [float(s) for s in ball.stride], circular)
-    table = (plan.vectors, plan.first, plan.sample, plan.fraction)
-    spacing = [float(s) for s in ball.stride]
-    traced = trace(field, *table, len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular)
-    return traced.unflatten(0, (metric.batch, metric.groups))
+    for _ in range(ball.smooth - 1):  # the last average is taken with the derivatives
+        M, omega = smooth(M, circular), None if omega is None else smooth(omega, circular)
+    # A metric that learns is not rounded: its gradient jumps where a sample leaves a pixel for the next.
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in metric.tensors().values())
+    rounded = dtype == torch.bfloat16 and not learns
+    table, spacing = (plan.vectors, plan.first, plan.sample, plan.fraction), [float(s) for s in ball.stride]
+    numbers = (len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular, ball.smooth > 0, rounded)
+    return shoot(M, omega, *table, *numbers).unflatten(0, (metric.batch, metric.groups))
 
 
 def _make_plans(rays: Rays, steps: int, most: int, device: torch.device) -> list[Plan]:
@@ -112,27 +108,16 @@ def _mode(circular: bool) -> dict[str, Any]:
     return {"MODE": "circular" if circular else "border"}
 
 
-def _smooth(first: Tensor, second: Tensor | None, circular: bool) -> Tensor:
-    """Average planes (F, m, H, W) and (F, n, H, W) over 3 × 3 pixels with binomial weights: (F, m + n, H, W)."""
-    fields, count, height, width = first.shape
-    first, more = _by_planes(first), 0 if second is None else second.shape[1]
-    second = None if second is None else _by_planes(second)
-    out = first.new_empty((fields, count + more, height, width))
+def _smooth(planes: Tensor, circular: bool) -> Tensor:
+    """Average planes (F, n, H, W) over 3 × 3 pixels with binomial weights."""
+    fields, count, height, width = planes.shape
+    planes = _by_planes(planes)
+    out = planes.new_empty(planes.shape)
     if out.numel():
-        with on_device(first):
-            smooth_kernel[(triton.cdiv(height * width, _BLOCK), fields)](
-                first=first,
-                second=second,
-                target=out,
-                first_stride=first.stride(0),
-                second_stride=0 if second is None else second.stride(0),
-                height=height,
-                width=width,
-                FIRST=count,
-                SECOND=more,
-                **_mode(circular),
-                BLOCK=_BLOCK,
-            )
+        grid, numbers = (triton.cdiv(height * width, _BLOCK), fields, count), {"height": height, "width": width}
+        launch = launch_of(smooth_kernel, grid, stride=planes.stride(0), **numbers, **_mode(circular), BLOCK=_BLOCK)
+        with on_device(planes):
+            launch(source=planes, target=out)
     return out
 
 
@@ -147,49 +132,66 @@ def _compute_smooth_adjoint(grad: Tensor, circular: bool) -> Tensor:
     fields, count, height, width = grad.shape
     out = torch.zeros_like(grad)
     if grad.numel():
+        grid, numbers = (triton.cdiv(height * width, _BLOCK), fields, count), {"height": height, "width": width}
+        launch = launch_of(smooth_adjoint_kernel, grid, **numbers, **_mode(circular), BLOCK=_BLOCK)
         with on_device(grad):
-            smooth_adjoint_kernel[(triton.cdiv(height * width, _BLOCK), fields, count)](
-                source=grad, target=out, height=height, width=width, **_mode(circular), BLOCK=_BLOCK
-            )
+            launch(source=grad, target=out)
     return out
 
 
-def _derive(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
-    """Return the field that rays look up, (F, 3, *nodes, 4), from M and ω, (F, 5 or 3, H, W)."""
-    numbers = numbers.contiguous()
-    field = numbers.new_empty(_field_size(numbers, circular))
-    _launch_derive(derive_kernel, numbers, field, spacing, circular)
+class Field(NamedTuple):
+    """What rays look up: see flow.py."""
+
+    quads: Tensor  # (F, planes, *nodes, 4)
+    octets: Tensor | None  # (F, *nodes, 8) of a rounded field
+
+
+def _derive(
+    M: Tensor, omega: Tensor | None, spacing: Sequence[float], circular: bool, smoothed: bool, rounded: bool
+) -> Field:
+    """Return the field of M (F, 3, H, W) and ω (F, 2, H, W)."""
+    M, omega = _by_planes(M), None if omega is None else _by_planes(omega)
+    fields, _, height, width = M.shape
+    nodes = (height, width) if circular else (height + 2, width + 2)
+    field = Field(
+        M.new_empty((fields, 1 if rounded else 3, *nodes, 4)),
+        M.new_empty((fields, *nodes, 8), dtype=torch.bfloat16) if rounded else None,
+    )
+    strides = {"M_stride": M.stride(0), "omega_stride": 0 if omega is None else omega.stride(0)}
+    numbers = _derivatives(field.quads, spacing, circular)
+    how = {"DRIFT": omega is not None, "SMOOTH": smoothed, "ROUNDED": rounded}
+    launch = launch_of(derive_kernel, _nodes(field.quads), **strides, **how, **numbers)
+    with on_device(M):
+        launch(M=M, omega=omega, field=field.quads, octets=field.octets)
     return field
 
 
-def _compute_derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
+def _derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
+    """Return what gradients of a field (F, 3, *nodes, 4) say about M and ω: (F, 3 or 5, H, W)."""
     numbers = grad.new_zeros((grad.shape[0], count, *_pixels(grad, circular)))
-    _launch_derive(derive_adjoint_kernel, numbers, grad.contiguous(), spacing, circular)
+    launch = launch_of(derive_adjoint_kernel, _nodes(grad), DRIFT=count == 5, **_derivatives(grad, spacing, circular))
+    with on_device(grad):
+        launch(source=numbers, field=grad)
     return numbers
 
 
-def _launch_derive(kernel: Any, numbers: Tensor, field: Tensor, spacing: Sequence[float], circular: bool) -> None:
-    fields, count, height, width = numbers.shape
-    if field.numel():
-        with on_device(numbers):
-            kernel[(triton.cdiv(field.shape[2] * field.shape[3], _BLOCK), fields)](
-                source=numbers,
-                field=field,
-                height=height,
-                width=width,
-                scale_y=0.5 / spacing[0],
-                scale_x=0.5 / spacing[1],
-                DRIFT=count == 5,
-                MARGIN=int(not circular),
-                **_mode(circular),
-                BLOCK=_BLOCK,
-            )
+def _nodes(field: Tensor) -> tuple[int, int]:
+    """Return the grid of a kernel over all nodes."""
+    return triton.cdiv(field.shape[2] * field.shape[3], _BLOCK), len(field)
 
 
-def _field_size(numbers: Tensor, circular: bool) -> list[int]:
-    fields, _, height, width = numbers.shape
-    margin = 0 if circular else 2
-    return [fields, 3, height + margin, width + margin, 4]
+def _derivatives(field: Tensor, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
+    """Return the arguments that both kernels take."""
+    height, width = _pixels(field, circular)
+    return {
+        "height": height,
+        "width": width,
+        "scale_y": 0.5 / spacing[0],
+        "scale_x": 0.5 / spacing[1],
+        "MARGIN": int(not circular),
+        **_mode(circular),
+        "BLOCK": _BLOCK,
+    }
 
 
 def _pixels(field: Tensor, circular: bool) -> tuple[int, int]:
@@ -197,8 +199,9 @@ def _pixels(field: Tensor, circular: bool) -> tuple[int, int]:
     return field.shape[2] - margin, field.shape[3] - margin
 
 
-def _trace(
-    field: Tensor,
+def _shoot(
+    M: Tensor,
+    omega: Tensor | None,
     vectors: Tensor,
     first: Tensor,
     sample: Tensor,
@@ -209,22 +212,27 @@ def _trace(
     radius: float,
     spacing: Sequence[float],
     circular: bool,
+    smoothed: bool,
+    rounded: bool,
 ) -> Tensor:
     """Return where samples lie, (F, P, 2, H, W), the two numbers of a sample side by side in memory."""
-    fields, (height, width) = len(field), _pixels(field, circular)
-    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
-    out = (field.new_empty if len(vectors) else field.new_zeros)((fields, samples, height, width, 2))
+    fields, _, height, width = M.shape
+    out = (M.new_empty if len(vectors) else M.new_zeros)((fields, samples, height, width, 2))
     if out.numel() and len(vectors):
-        with on_device(field):
-            trace_kernel[(triton.cdiv(height * width, _BLOCK), len(vectors), fields)](
-                out=out, PLAIN=plain, **_rays(field, table, circular)
-            )
+        quads, octets = _derive(M, omega, spacing, circular, smoothed, rounded)
+        grid = (triton.cdiv(height * width, 2 * _BLOCK), len(vectors), fields)
+        numbers = _rays(quads, samples, radius, spacing, circular)
+        launch = launch_of(trace_kernel, grid, STEPS=steps, ROUNDED=rounded, PLAIN=plain, BM=2 * _BLOCK, **numbers)
+        table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
+        with on_device(M):
+            launch(field=quads, octets=octets, out=out, **table)
     return out.permute(0, 1, 4, 2, 3)
 
 
-def _compute_trace_backward(
+def _compute_shoot_backward(
     grad: Tensor,
-    field: Tensor,
+    M: Tensor,
+    omega: Tensor | None,
     vectors: Tensor,
     first: Tensor,
     sample: Tensor,
@@ -235,45 +243,41 @@ def _compute_trace_backward(
     radius: float,
     spacing: Sequence[float],
     circular: bool,
+    smoothed: bool,
 ) -> Tensor:
-    fields, (height, width) = len(field), _pixels(field, circular)
-    sums = torch.zeros_like(field)
-    table = (vectors, first, sample, fraction, samples, steps, radius, spacing)
+    """Return the gradients of M and ω, (F, 3 or 5, H, W): rays are shot again, then walked backwards."""
+    fields, _, height, width = M.shape
+    count = 3 if omega is None else 5
+    if not grad.numel() or not len(vectors):
+        return M.new_zeros((fields, count, height, width))
+    field, _ = _derive(M, omega, spacing, circular, smoothed, rounded=False)
+    sums, grad = torch.zeros_like(field), grad.contiguous()
+    table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
+    numbers = {"steps": steps, "images": fields, **_rays(field, samples, radius, spacing, circular), "BM": _BLOCK}
     states_of_a_ray = steps * 8 * fields * height * width
-    most = max(_CHUNK // max(4 * states_of_a_ray, 1), 1)
-    for ray in range(0, len(vectors) if grad.numel() else 0, most):
+    most = max(_CHUNK // (4 * states_of_a_ray), 1)
+    for ray in range(0, len(vectors), most):
         rays = min(most, len(vectors) - ray)
+        grid = (triton.cdiv(height * width, _BLOCK), rays, fields)
+        launch = launch_of(trace_backward_kernel, grid, first_ray=ray, **numbers)
         with on_device(field):
-            trace_backward_kernel[(triton.cdiv(height * width, _BLOCK), rays, fields)](
-                grad=grad.contiguous(),
-                grad_field=sums,
-                states=field.new_empty(rays * states_of_a_ray),
-                first_ray=ray,
-                images=fields,
-                **_rays(field, table, circular),
-            )
-    return sums
+            states = field.new_empty(rays * states_of_a_ray)
+            launch(grad=grad, field=field, grad_field=sums, states=states, **table)
+    to_metric = _derive_adjoint(sums, count, spacing, circular)
+    return _compute_smooth_adjoint(to_metric, circular) if smoothed else to_metric
 
 
-def _rays(field: Tensor, table: tuple[Any, ...], circular: bool) -> dict[str, Any]:
-    """Return the arguments that both kernels take."""
-    vectors, first, sample, fraction, samples, steps, radius, spacing = table
+def _rays(field: Tensor, samples: int, radius: float, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
+    """Return the numbers that both kernels take."""
     return {
-        "field": field,
-        "vectors": vectors,
-        "first": first,
-        "sample": sample,
-        "fraction": fraction,
         "shape": (*_pixels(field, circular), *as_multiplication(_pixels(field, circular)[1])),
         "nodes": tuple(field.shape[2:4]),
         "last": tuple((n - 1) * (1 - 2**-23) for n in field.shape[2:4]),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
-        "steps": steps,
         "radius": radius,
         "MARGIN": int(not circular),
         **_mode(circular),
-        "BM": _BLOCK,
     }
 
 
@@ -281,16 +285,13 @@ _smooth_operator = torch.library.custom_op("metricconv::smooth", _smooth, mutate
 _smooth_adjoint_operator = torch.library.custom_op(
     "metricconv::smooth_adjoint", _compute_smooth_adjoint, mutates_args=()
 )
-_derive_operator = torch.library.custom_op("metricconv::derive", _derive, mutates_args=())
-_adjoint_operator = torch.library.custom_op("metricconv::derive_adjoint", _compute_derive_adjoint, mutates_args=())
-_trace_operator = torch.library.custom_op("metricconv::trace", _trace, mutates_args=())
-_backward_operator = torch.library.custom_op("metricconv::trace_backward", _compute_trace_backward, mutates_args=())
+_shoot_operator = torch.library.custom_op("metricconv::shoot", _shoot, mutates_args=())
+_backward_operator = torch.library.custom_op("metricconv::shoot_backward", _compute_shoot_backward, mutates_args=())
 
 
 @_smooth_operator.register_fake
-def _(first: Tensor, second: Tensor | None, circular: bool) -> Tensor:
-    fields, count, *size = first.shape
-    return first.new_empty((fields, count + (0 if second is None else second.shape[1]), *size))
+def _(planes: Tensor, circular: bool) -> Tensor:
+    return planes.new_empty(planes.shape)
 
 
 @_smooth_adjoint_operator.register_fake
@@ -298,64 +299,41 @@ def _(grad: Tensor, circular: bool) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)
 
 
-@_derive_operator.register_fake
-def _(numbers: Tensor, spacing: Sequence[float], circular: bool) -> Tensor:
-    return numbers.new_empty(_field_size(numbers, circular))
-
-
-@_adjoint_operator.register_fake
-def _(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
-    return grad.new_empty((grad.shape[0], count, *_pixels(grad, circular)))
-
-
-@_trace_operator.register_fake
-def _(field: Tensor, *rest: Any) -> Tensor:
-    fields, (height, width) = len(field), _pixels(field, rest[-1])
-    return field.new_empty((fields, rest[4], height, width, 2)).permute(0, 1, 4, 2, 3)
+@_shoot_operator.register_fake
+def _(M: Tensor, *rest: Any) -> Tensor:
+    fields, _, height, width = M.shape
+    return M.new_empty((fields, rest[5], height, width, 2)).permute(0, 1, 4, 2, 3)
 
 
 @_backward_operator.register_fake
-def _(grad: Tensor, field: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(field)
-
-
-def _keep_counts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, ctx.circular = inputs
-    ctx.counts = first.shape[1], 0 if second is None else second.shape[1]
+def _(grad: Tensor, M: Tensor, omega: Tensor | None, *_: Any) -> Tensor:
+    return M.new_empty((M.shape[0], 3 if omega is None else 5, *M.shape[2:]))
 
 
 def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.count, ctx.numbers = inputs[0].shape[1], inputs[1:]
+    ctx.numbers = inputs[1:]
 
 
-def _keep_field(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.numbers = inputs[5:]
+def _keep_metric(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:6])
+    ctx.numbers = inputs[6:-1]
 
 
 def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    first, second = _smooth_adjoint(grad, ctx.circular).split(ctx.counts, 1)
-    return first, second if ctx.counts[1] else None, None
+    return _smooth_adjoint(grad, *ctx.numbers), None
 
 
-def _back_through_derive(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return _derive_adjoint(grad, ctx.count, *ctx.numbers), None, None
+def _back_through_shoot(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    to_metric = _shoot_backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    return to_metric[:, :3], to_metric[:, 3:] if to_metric.shape[1] > 3 else None, *[None] * 12
 
 
-def _back_through_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return _trace_backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * 10
-
-
-_smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_counts)
-_derive_operator.register_autograd(_back_through_derive, setup_context=_keep_numbers)
-_trace_operator.register_autograd(_back_through_trace, setup_context=_keep_field)
+_smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_numbers)
+_shoot_operator.register_autograd(_back_through_shoot, setup_context=_keep_metric)
 _smooth_adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
-_adjoint_operator.register_autograd(refuse, setup_context=_keep_numbers)
-_backward_operator.register_autograd(refuse, setup_context=_keep_field)
+_backward_operator.register_autograd(refuse, setup_context=_keep_numbers)
 
-smooth = shortcut(_smooth_operator, _smooth, _keep_counts, _back_through_smooth)
-derive = shortcut(_derive_operator, _derive, _keep_numbers, _back_through_derive)
-trace = shortcut(_trace_operator, _trace, _keep_field, _back_through_trace)
+smooth = shortcut(_smooth_operator, _smooth, _keep_numbers, _back_through_smooth)
+shoot = shortcut(_shoot_operator, _shoot, _keep_metric, _back_through_shoot)
 _smooth_adjoint = first_derivative(_smooth_adjoint_operator, _compute_smooth_adjoint)
-_derive_adjoint = first_derivative(_adjoint_operator, _compute_derive_adjoint)
-_trace_backward = first_derivative(_backward_operator, _compute_trace_backward)
+_shoot_backward = first_derivative(_backward_operator, _compute_shoot_backward)

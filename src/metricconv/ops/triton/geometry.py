@@ -286,6 +286,7 @@ def load_corners(x, start, rows, channel, in_range, EVEN: tl.constexpr):
 FMA_BFLOAT16 = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
 FMA_FLOAT16 = tl.constexpr("fma.rn.f16x2 $0, $1, $2, $3;")
 TO_BFLOAT16 = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
+FROM_BFLOAT16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;")
 TO_FLOAT16 = tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 
 
@@ -298,6 +299,15 @@ def narrow(values, DTYPE: tl.constexpr):
         return tl.inline_asm_elementwise(TO_BFLOAT16, "=r,r,r", [values], tl.bfloat16, True, 2)
     else:
         return tl.inline_asm_elementwise(TO_FLOAT16, "=r,r,r", [values], tl.float16, True, 2)
+
+
+@triton.jit
+def widen(values):
+    """Return bfloat16 numbers that lie side by side in float32."""
+    if INTERPRETED:
+        return values.to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(FROM_BFLOAT16, "=r,=r,r", [values], tl.float32, True, 2)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 """Launches at little cost to the host: all that does not change from call to call is found out once."""
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -43,6 +44,12 @@ class Launch:
             arguments = [self.numbers.get(name) for name in names]
             full = (*self.grid, 1, 1)[:3]
             self.compiled[key] = kernel[full], arguments, [names.index(name) for name in tensors]
+
+
+@functools.lru_cache(maxsize=4096)
+def launch_of(kernel: Any, grid: tuple[int, ...], **numbers: Any) -> Launch:
+    """Return the launch of a kernel with these numbers, made once."""
+    return Launch(kernel, grid, **numbers)
 
 
 def on_device(x: Tensor) -> torch.cuda.device:

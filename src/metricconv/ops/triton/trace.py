@@ -8,8 +8,22 @@ first[ρ·T + t] … first[ρ·T + t + 1] of the list ``sample``, each at a frac
 import triton
 import triton.language as tl
 
-from .flow import LEAST_NORM, LEAST_PIVOT, corners_of, flow, flow_adjoint, inverse, read, read_adjoint, reciprocal
+from .flow import (
+    LEAST_NORM,
+    LEAST_PIVOT,
+    corners_of,
+    flow,
+    flow_adjoint,
+    inverse,
+    read,
+    read_adjoint,
+    read_rounded,
+    reciprocal,
+)
 from .geometry import divide
+
+# Up to how many steps a ray's are written out one after the other.
+UNROLLED = tl.constexpr(4)
 
 
 @triton.jit
@@ -27,6 +41,14 @@ def load_at(field, node, plane):
     """Return M and ω at a node, as the first numbers of a local tuple."""
     quad = field + 4 * node
     o0, o1 = tl.load(quad + 4 * plane + 3), tl.load(quad + 8 * plane + 3)
+    return tl.load(quad), tl.load(quad + 1), tl.load(quad + 2), o0, o1
+
+
+@triton.jit
+def load_rounded_at(field, octets, node):
+    """Return the same from a rounded field."""
+    quad = field + 4 * node
+    o0, o1 = tl.load(quad + 3), tl.load(octets + 8 * node).to(tl.float32)
     return tl.load(quad), tl.load(quad + 1), tl.load(quad + 2), o0, o1
 
 
@@ -101,6 +123,21 @@ def step(local, q0, q1, w0, w1, h, doubled):
 
 
 @triton.jit
+def advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE: tl.constexpr, ROUNDED: tl.constexpr):
+    """Return a ray's state one step on: displacement, stride, bend and momentum."""
+    x0, x1, w0, w1, b0, b1, q0, q1 = state
+    q0, q1, _ = unit(q0, q1)
+    at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
+    corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
+    if ROUNDED:
+        local = read_rounded(field, octets, corners, weights, nodes, MODE)
+    else:
+        local = read(field, corners, weights, nodes, MODE)
+    w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, doubled)
+    return x0 + w0, x1 + w1, w0, w1, b0, b1, q0, q1
+
+
+@triton.jit
 def write(to, y, x, live):
     """Write displacements [BM] side by side."""
     tl.store(to[:, None] + tl.arange(0, 2)[None, :], tl.join(y, x), mask=live[:, None])
@@ -108,7 +145,8 @@ def write(to, y, x, live):
 
 @triton.jit
 def trace_kernel(
-    field,  # [F, 3, *nodes, 4]: see flow.py
+    field,  # [F, 3, *nodes, 4]: see flow.py; of a rounded field one plane of the three
+    octets,  # [F, *nodes, 8] of a rounded field
     vectors,  # [R, 3]: direction and length of each ray
     first,  # [R·T + 1]
     sample,  # which sample, for each in ``first``
@@ -119,10 +157,11 @@ def trace_kernel(
     last,  # just before the last node along each axis
     density,  # nodes to a pixel
     samples,
-    steps,
     radius,
+    STEPS: tl.constexpr,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
+    ROUNDED: tl.constexpr,
     PLAIN: tl.constexpr,  # a ray has one sample, at its end, and but for that the centre at most
     BM: tl.constexpr,
 ):
@@ -130,30 +169,40 @@ def trace_kernel(
     pixel, y, x, live = place_of(shape, BM, MARGIN)
     ray, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
-    field += image * 12 * plane
     out += image * samples * 2 * size + 2 * pixel
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
-    h = tl.load(vectors + 3 * ray + 2) * radius / steps
-    w0, w1, q0, q1 = start(load_at(field, y * nodes[1] + x, plane), u0, u1, h)
-    x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
-    for t in range(steps):
-        q0, q1, _ = unit(q0, q1)
-        at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
-        corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
-        local = read(field, corners, weights, nodes, MODE)
-        w0, w1, b0, b1, q0, q1 = step(local, q0, q1, w0, w1, h, tl.where(t == 0, 2.0, 1.0))
-        if not PLAIN:
-            for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
-                d = tl.load(fraction + s)
-                back = 0.5 * d * (1 - d)
-                to = out + tl.load(sample + s) * 2 * size
-                write(to, x0 + d * w0 - back * b0, x1 + d * w1 - back * b1, live)
-        x0, x1 = x0 + w0, x1 + w1
+    h = tl.load(vectors + 3 * ray + 2) * radius / STEPS
+    node = y * nodes[1] + x
+    if ROUNDED:
+        field += image * 4 * plane
+        octets += image * 8 * plane
+        origin = load_rounded_at(field, octets, node)
+    else:
+        field += image * 12 * plane
+        origin = load_at(field, node, plane)
+    w0, w1, q0, q1 = start(origin, u0, u1, h)
+    zero = tl.zeros_like(w0)
+    state = (zero, zero, w0, w1, zero, zero, q0, q1)
+    if PLAIN and STEPS <= UNROLLED:
+        for t in tl.static_range(STEPS):
+            doubled = 2.0 if t == 0 else 1.0
+            state = advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE, ROUNDED)
+    else:
+        for t in range(STEPS):
+            doubled = tl.where(t == 0, 2.0, 1.0)
+            state = advance(field, octets, y, x, state, h, doubled, nodes, last, density, MODE, ROUNDED)
+            if not PLAIN:
+                for s in range(tl.load(first + ray * STEPS + t), tl.load(first + ray * STEPS + t + 1)):
+                    ahead = 1 - tl.load(fraction + s)
+                    bend = 0.5 * ahead * (1 - ahead)
+                    to = out + tl.load(sample + s) * 2 * size
+                    at_y = state[0] - ahead * state[2] - bend * state[4]
+                    write(to, at_y, state[1] - ahead * state[3] - bend * state[5], live)
     if PLAIN:
-        end = tl.load(first + (ray + 1) * steps) - 1
-        write(out + tl.load(sample + end) * 2 * size, x0, x1, live)
-        for s in range(tl.load(first + ray * steps), end):
-            write(out + tl.load(sample + s) * 2 * size, tl.zeros_like(x0), tl.zeros_like(x1), live)
+        end = tl.load(first + (ray + 1) * STEPS) - 1
+        write(out + tl.load(sample + end) * 2 * size, state[0], state[1], live)
+        for s in range(tl.load(first + ray * STEPS), end):
+            write(out + tl.load(sample + s) * 2 * size, zero, zero, live)
 
 
 @triton.jit
