@@ -94,6 +94,7 @@ COLUMNS = {
     "image, geodesic": Case(kind="geodesic", channels=(18, 20), size=(4, 5), kernel=(1, 3), metric_groups=2),
     "no, one dimension": Case(channels=(18, 20), size=(7,), kernel=(3,), batch=3),
     "no, constant": Case(channels=(18, 20), constant=True, kernel=(1, 3), dtype=torch.float16),
+    "no, channels last": Case(channels=(18, 20), layout="channels_last", stride=(1, 2), kernel=(1, 3), batch=3),
 }
 
 

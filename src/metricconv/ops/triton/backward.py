@@ -7,13 +7,13 @@ from torch import Tensor
 
 from . import tiles
 from .call import Call, by_tap, deterministic, precision
-from .launch import Sums, launch_backward_data, launch_backward_weight
+from .launch import Sums, images_by_columns, launch_backward_data, launch_backward_weight
 from .launcher import on_device
 
 
 def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
-    step = call.once("columns", lambda: _images_by_columns(call))
+    step = call.once("columns", lambda: images_by_columns(call))
     if step:
         with on_device(call.x):
             return _by_columns(call, grad, needs, step)
@@ -46,13 +46,6 @@ def _window(call: Call) -> tuple[str, bool]:
     roomy = tiles.roomy(call.x.device)
     window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact, roomy)
     return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
-
-
-def _images_by_columns(call: Call) -> int:
-    """Return for how many images at a time the gradients of all samples are kept, 0 for none."""
-    if call.groups > 1 or deterministic():  # which torch's library promises only with settings of its own
-        return 0
-    return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
 
 
 def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:

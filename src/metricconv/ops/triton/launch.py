@@ -1,5 +1,6 @@
 """Kernel launches with their buffers. Nothing here waits for the device."""
 
+import functools
 import math
 from typing import Any
 
@@ -12,18 +13,59 @@ from .backward_weight import backward_weight_kernel
 from .call import Call, by_tap, deterministic, empty_output, image_strides, strides_of
 from .forward import forward_kernel
 from .launcher import Launch, on_device
+from .samples import samples_kernel
 
 
 def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     """Return y, (B, C_out, *out)."""
-    out = empty_output(call.x, call.weight.shape[0], call.once("size", lambda: call.grid.size), channels_last)
+    size = call.once("size", lambda: call.grid.size)
+    images = call.once("columns", lambda: images_by_columns(call))
+    out = empty_output(call.x, call.weight.shape[0], size, channels_last or images > 0)
     if out.numel():
-        name = ("forward", bias is None, channels_last)
-        launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
         with on_device(call.x):
-            dense = None if bias is None else bias.contiguous()
-            launch(**call.tensors(), weight=by_tap(call), bias=dense, out=out)
-    return out
+            if images:
+                _contract_columns(call, bias, out, images)
+            else:
+                name = ("forward", bias is None, channels_last)
+                launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
+                dense = None if bias is None else bias.contiguous()
+                launch(**call.tensors(), weight=by_tap(call), bias=dense, out=out)
+    return out if channels_last else out.contiguous()
+
+
+def images_by_columns(call: Call) -> int:
+    """Return for how many images at a time all samples, or their gradients, are kept; 0 for none."""
+    if call.groups > 1 or deterministic():  # which torch's library promises only with settings of its own
+        return 0
+    return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
+
+
+def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int) -> None:
+    """Write y, channels last, as a product of the samples of some images (B·out, P·C) and the weights (P·C, C_out)."""
+    weight = by_tap(call).flatten(1).T
+    for some, part in call.parts(images):
+        y = out[some].permute(0, 2, 3, 1).flatten(0, 2)
+        columns = y.new_empty(len(y), len(weight))
+        launch = part.once("samples", functools.partial(_plan_samples, part))
+        launch(**part.tensors(), columns=columns)
+        if bias is None:
+            torch.mm(columns, weight, out=y)
+        else:
+            torch.addmm(bias.to(y.dtype), columns, weight, out=y)
+
+
+def _plan_samples(call: Call) -> Launch:
+    shape, channels = call.shape(), call.channels()
+    cut = tiles.samples(shape, channels, call.x.element_size())
+    blocks = math.ceil(channels.span / cut["BK"])
+    return Launch(
+        samples_kernel,
+        [tiles.count(shape, cut["BM"], cut["TW"]) * (channels.ins // channels.span) * blocks],
+        **call.numbers("dot"),
+        EVEN=channels.span % cut["BK"] == 0,
+        BLOCKS=blocks,
+        **cut,
+    )
 
 
 def _plan_forward(call: Call, out: Tensor, biased: bool) -> Launch:

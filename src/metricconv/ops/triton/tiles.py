@@ -16,7 +16,7 @@ from .geometry import Shape
 
 # Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
 _PROGRAMS = 1056
-# Numbers kept for the gradients of samples, and how many of them a sample tap must have to fill the largest GPU.
+# Numbers kept for samples or their gradients, and how many of them a sample tap must have to fill the largest GPU.
 _WORKSPACE = 20 * 2**20
 _BUSY = 2**19
 
@@ -104,6 +104,12 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, ro
     return {**sizes, "num_warps": 8, "num_stages": 3}
 
 
+def samples(shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
+    """Return the tiles of the kernel that keeps samples."""
+    BK = _block(channels.span, 16, 64 if size == 2 else 32)
+    return {"BM": 64, "BK": BK, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
+
+
 def geometry_with_weights(how: str, channels: Channels) -> bool:
     """Return whether one kernel finds the gradients of weights and geometry: not if it gathered again too often."""
     return how == "dot" and channels.outs_per_group <= 128
@@ -171,7 +177,7 @@ def images_at_a_time(shape: Shape) -> int:
 
 
 def images_by_columns(shape: Shape, channels: Channels, size: int) -> int:
-    """Return for how many images at a time the gradients of all samples are kept; 0 where gathering again is faster.
+    """Return for how many images at a time all samples, or their gradients, are kept; 0 where gathering is faster.
 
     That is so where channels are few; where one image's do not fit; where those that fit would leave the GPU idle.
     """
