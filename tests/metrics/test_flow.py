@@ -306,7 +306,9 @@ def test_pixels_may_be_whole_numbers_of_any_kind(give):
 
 def test_points_that_are_no_numbers_are_refused():
     metric = riemannian(2, spatial=(6, 6))
-    with pytest.raises(TypeError, match=r"`source` must be a torch.Tensor, an array or lists of numbers, got \[\['a'\]\]"):
+    with pytest.raises(
+        TypeError, match=r"`source` must be a torch.Tensor, an array or lists of numbers, got \[\['a'\]\]"
+    ):
         geodesic_distance(metric, [["a"]])
     with pytest.raises(TypeError, match=r"`points` must hold real numbers, got dtype torch.bool"):
         geodesics(metric, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 2))
