@@ -66,6 +66,7 @@ def geodesic_distance(
     >>> geodesic_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """
+    _checks.instance_of(metric, Metric, "metric")
     source = _checks.vectors(source, "source")
     if metric.dim not in (2, 3) or source.dim() != 2 or source.shape[1] != metric.dim or not len(source):
         raise ValueError(
