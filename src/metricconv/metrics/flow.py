@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks, _interpolation
+from .._checks import Vectors
 from . import _symmetric
 from .base import Metric
 from .randers import Randers
@@ -39,8 +40,8 @@ Vector = tuple[Tensor, ...]  # d components, in tensor-axis order
 
 def geodesics(
     metric: Metric,
-    points: Tensor,
-    directions: Tensor,
+    points: Vectors,
+    directions: Vectors,
     length: float | Tensor = 1.0,
     steps: int = 32,
     *,
@@ -50,7 +51,7 @@ def geodesics(
 
     Args:
         metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere (see ``check_positive``).
-        points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D.
+        points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D. A tensor, an array or lists, of whole numbers or not.
         directions: of the same shape; their lengths do not matter, 0 is not a direction.
         length: how far to go, as the metric measures it: a number, or one for each curve, (N,) or (B, G, N).
         steps: of the integrator; its error falls with their square. One a pixel or more.
@@ -77,7 +78,7 @@ def geodesics(
 
 
 def exp_map(
-    metric: Metric, position: Tensor, vector: Tensor, steps: int = 32, *, padding_mode: str = "border"
+    metric: Metric, position: Vectors, vector: Vectors, steps: int = 32, *, padding_mode: str = "border"
 ) -> Tensor:
     """Return exp_x(v): where the geodesic arrives that leaves x along v and is F_x(v) long.
 
@@ -109,8 +110,7 @@ def smoothed(metric: Metric, passes: int = 1, *, padding_mode: str = "border") -
 
     The set of positive (M, ω) with ‖ω‖_{M⁻¹} ≤ 1 − ε is convex: what bounds a metric bounds its averages too.
     """
-    if not isinstance(passes, int) or passes < 0:
-        raise ValueError(f"`passes` (={passes!r}) must be a whole number, at least 0")
+    passes = _checks.whole(passes, "passes", minimum=0)
     circular = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode") == "circular"
 
     def average(field: Tensor) -> Tensor:
@@ -282,8 +282,7 @@ def shoot(field: FlowField, origin: Vector, direction: Vector, length: Tensor, s
         length: how far to go, broadcasting likewise.
         steps: their number, at least 1.
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"`steps` (={steps!r}) must be a whole number, at least 1")
+    steps = _checks.whole(steps, "steps", minimum=1)
     local = field.read(origin)
     norm = _euclidean(local, direction)
     e = tuple(u / norm for u in direction)
@@ -373,9 +372,9 @@ def _bordered(field: Tensor) -> Tensor:
     return field
 
 
-def _curves(metric: Metric, vectors: Tensor, name: str) -> Vector:
+def _curves(metric: Metric, vectors: Vectors, name: str) -> Vector:
     """Spread vectors (N, d) or (B, G, N, d) over every field: d components (B·G, N)."""
-    _checks.floating(vectors, name)
+    vectors = _checks.vectors(vectors, name)
     fields = zip(vectors.shape[:-2], (metric.batch, metric.groups), strict=False)
     if vectors.dim() not in (2, 4) or vectors.shape[-1] != metric.dim or any(n not in (1, m) for n, m in fields):
         raise ValueError(
