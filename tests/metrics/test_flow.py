@@ -202,6 +202,15 @@ def test_exp_map_of_zero_stays_where_it_is():
     assert point.grad.isfinite().all()
 
 
+def test_geodesics_along_zero_stay_where_they_are():
+    metric = mc.Riemannian.isotropic(2.0)
+    directions = torch.tensor([[0.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    curves = geodesics(metric, torch.tensor([[5.0, 5.0], [5.0, 5.0]]), directions, length=3.0, steps=2)
+    assert curves[0, 0, 0].tolist() == [[5.0, 5.0]] * 3 and curves[0, 0, 1, -1].tolist() == [5.0, 11.0]
+    (grad,) = torch.autograd.grad(curves.sum(), directions)
+    assert grad[0].tolist() == [0.0, 0.0] and grad.isfinite().all()
+
+
 def test_lengths_may_differ_from_curve_to_curve():
     metric, points, lengths = rough(), torch.full((3, 2), 5.0), torch.tensor([0.2, 0.5, 1.0])
     together = geodesics(metric, points, circle(3), lengths, 5)

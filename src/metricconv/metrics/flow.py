@@ -52,7 +52,7 @@ def geodesics(
     Args:
         metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere (see ``check_positive``).
         points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D. A tensor, an array or lists, of whole numbers or not.
-        directions: of the same shape; their lengths do not matter, 0 is not a direction.
+        directions: of the same shape; their lengths do not matter. Along a vector of 0 the curve stays where it is.
         length: how far to go, as the metric measures it: a number, or one for each curve, (N,) or (B, G, N).
         steps: of the integrator; its error falls with their square. One a pixel or more.
         padding_mode: how the metric goes on past the border, by its "border" values or "circular".
@@ -67,9 +67,10 @@ def geodesics(
             [ 5., 11.]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, direction = _curves(metric, points, "points"), _curves(metric, directions, "directions")
+    origin, (direction, still) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
     run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
     run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run
+    run = torch.where(still, 0.0, run)
     path = [torch.zeros((), dtype=metric.dtype, device=metric.device).expand(len(origin), 1, 1)]
     path += [torch.stack(segment.at(1.0)) for segment in shoot(field, origin, direction, run, steps)]
     moved = torch.stack(torch.broadcast_tensors(*path), -1)  # [d, B·G, N, steps + 1]
@@ -94,9 +95,7 @@ def exp_map(
     tensor([[[[6., 7.]]]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, v = _curves(metric, position, "position"), _curves(metric, vector, "vector")
-    still = torch.stack(torch.broadcast_tensors(*v)).abs().amax(0) == 0
-    direction = (*v[:-1], torch.where(still, 1.0, v[-1]))
+    origin, (direction, still) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
     local = field.read(origin)
     length = torch.where(still, 0.0, _euclidean(local, direction) * _tilt(local, direction))
     for segment in shoot(field, origin, direction, length, steps):
@@ -383,3 +382,9 @@ def _curves(metric: Metric, vectors: Vectors, name: str) -> Vector:
         )
     spread = vectors.to(metric.device, metric.dtype).expand(metric.batch, metric.groups, *vectors.shape[-2:])
     return spread.flatten(0, 1).unbind(-1)
+
+
+def _headed(vector: Vector) -> tuple[Vector, Tensor]:
+    """Return vectors, any direction in place of 0, and where they were 0."""
+    still = torch.stack(torch.broadcast_tensors(*vector)).abs().amax(0) == 0
+    return (*vector[:-1], torch.where(still, 1.0, vector[-1])), still
