@@ -83,6 +83,8 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         return wrapper
 
+    with torch.device("cpu"):  # torch lists what obeys a default device once, on first use: not the poisoned ones
+        torch.empty(0)
     for name in ("empty", "empty_like", "empty_strided"):
         monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
     for name in ("new_empty", "new_empty_strided"):

@@ -28,5 +28,13 @@ def test_tables_come_back_as_written(tmp_path):
     assert read_table(tmp_path / "absent.csv") == []
 
 
+@pytest.mark.parametrize("row", ["1", "1,2,3"])
+def test_a_row_of_another_length_is_named(tmp_path, row):
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n0,0\n{row}")
+    with pytest.raises(ValueError, match=r"t.csv, line 3: has not as many cells as there are columns"):
+        read_table(path)
+
+
 def test_versions_name_the_packages_behind_a_result():
     assert {"metricconv", "torch", "python", "scikit-image"} == set(versions("scikit-image"))

@@ -311,6 +311,7 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be positive"),
         (lambda x: random_deformable_filter(x, 3, "far"), r"`reach` \(='far'\) must be finite"),
         (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be a whole number"),
+        (lambda x: tangent_filter(x, 4, stencil="onion"), r"`samples` \(=4\) must be a positive odd number"),
         (lambda x: random_deformable_filter(x, 3, seed=2**70), r"`seed` \(=1180591620717411303424\)"),
     ],
 )

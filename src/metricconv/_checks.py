@@ -3,9 +3,16 @@
 import math
 import numbers
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import numpy
+
+# Points or vectors as users have them.
+Vectors: TypeAlias = "Tensor | numpy.ndarray[Any, Any] | Sequence[Any]"
 
 
 def tuple_of(value: int | Sequence[int], dim: int, name: str, *, minimum: int) -> tuple[int, ...]:
@@ -62,6 +69,17 @@ def floating(tensor: Tensor, name: str) -> Tensor:
         raise TypeError(f"`{name}` must be a torch.Tensor, got {type(tensor).__name__}")
     if not tensor.is_floating_point():
         raise TypeError(f"`{name}` must hold floating-point numbers, got dtype {tensor.dtype}")
+    return tensor
+
+
+def vectors(value: Vectors, name: str) -> Tensor:
+    """Return points or vectors, whole or not, as a tensor: a tensor already, an array or nested lists."""
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"`{name}` must be a torch.Tensor, an array or lists of numbers, got {value!r}") from None
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"`{name}` must hold real numbers, got dtype {tensor.dtype}")
     return tensor
 
 

@@ -37,11 +37,16 @@ def write_table(path: Path, rows: Sequence[Mapping[str, object]], columns: Seque
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Read what ``write_table`` wrote; no rows if there is no such file."""
+    """Read what ``write_table`` wrote; no rows if there is no such file. A row that is cut short is refused."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        table, rows = csv.DictReader(file), []
+        for row in table:
+            if None in row or None in row.values():
+                raise ValueError(f"{path}, line {table.line_num}: has not as many cells as there are columns; mend it")
+            rows.append(row)
+        return rows
 
 
 def versions(*packages: str) -> dict[str, str]:

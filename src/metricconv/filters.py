@@ -271,7 +271,7 @@ def _balls(
     """Return how an image becomes the balls of its metric."""
     if isinstance(stencil, str):
         _checks.one_of(stencil, STENCILS, "stencil")
-        samples = _checks.whole(samples, "samples", minimum=2 if stencil == "polar" else 1)
+        samples = _checks.whole(samples, "samples", minimum=2) if stencil == "polar" else _odd(samples, "samples")
     elif not isinstance(stencil, Stencil):
         raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     if isinstance(metric, str):
@@ -430,6 +430,7 @@ def _check_box(samples: int, size: float) -> None:
         raise ValueError(f"`size` (={size!r}) must be more than 1")
 
 
-def _odd(value: int, name: str) -> None:
+def _odd(value: int, name: str) -> int:
     if not _checks.is_whole(value) or value < 1 or value % 2 == 0:
         raise ValueError(f"`{name}` (={value!r}) must be a positive odd number, so that there is a central pixel")
+    return int(value)

@@ -46,12 +46,20 @@ def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(tmp_path, loader)
     unbroken = train(tmp_path / "a", loader)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path / "b", loader, die_at=3)
+    (log,) = (tmp_path / "b" / "logs").glob("*/metrics.csv")
+    log.write_text(log.read_text() + "7,2")  # what a kill may leave of a line
     assert torch.load(tmp_path / "b" / training.CHECKPOINT)["epoch"] == 2
     torch.rand(7)  # whatever else has drawn numbers in between
     resumed = train(tmp_path / "b", loader)
     assert torch.equal(unbroken.layer.weight, resumed.layer.weight)
     assert training.history(tmp_path / "a") == training.history(tmp_path / "b")
     assert [row["epoch"] for row in training.history(tmp_path / "b")] == list(range(6))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused_as_a_wrong_argument(tmp_path):
+    with pytest.raises(ValueError, match="No supported gpu backend"):
+        training.make_trainer(tmp_path, epochs=1, seed=1, accelerator="gpu")
 
 
 def test_another_seed_is_another_run(tmp_path, loader):

@@ -293,3 +293,8 @@ def test_random_metrics_of_the_tests_are_positive(kind):
 def test_vectors_have_as_many_components_as_the_metric_has_axes(kind, shape):
     with pytest.raises(ValueError, match="vectors must have 2 components"):
         make_metric(kind, 2).norm(torch.ones(shape))
+
+
+def test_an_index_may_be_numpys(kind):
+    metric = make_metric(kind, 2, 3, 1, (4, 5))
+    assert torch.equal(metric[np.int64(1), :, np.int32(2)].M, metric[1, :, 2].M)

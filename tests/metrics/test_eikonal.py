@@ -129,6 +129,7 @@ def test_the_surface_is_closed_and_symmetric(dim, counts):
         ({"refine": 0}, ValueError, r"`refine` \(=0\) must be at least 1"),
         ({"reach": 0}, ValueError, r"`reach` \(=0\) must be at least 1"),
         ({"max_rounds": 2}, RuntimeError, r"still change after `max_rounds` \(=2\)"),
+        ({"metric": torch.ones(1, 1, 3, 6, 5)}, TypeError, "`metric` must be a Metric, got Tensor"),
         ({"metric": mc.Riemannian(torch.ones(1, 1, 3, 2, 2))}, ValueError, r"must be positive; .*index \(0, 0, 0, 0\)"),
     ],
 )

@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import metricconv as mc
 from geodesy import circle, conformal, lattice, rough, runge_kutta
 from helpers import make_metric, randers, riemannian, sphere
-from metricconv.metrics import check_positive, exp_map, geodesics, smoothed
+from metricconv.metrics import check_positive, exp_map, geodesic_distance, geodesics, smoothed
 from metricconv.metrics.flow import FlowField, flow
 
 
@@ -201,6 +202,15 @@ def test_exp_map_of_zero_stays_where_it_is():
     assert point.grad.isfinite().all()
 
 
+def test_geodesics_along_zero_stay_where_they_are():
+    metric = mc.Riemannian.isotropic(2.0)
+    directions = torch.tensor([[0.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    curves = geodesics(metric, torch.tensor([[5.0, 5.0], [5.0, 5.0]]), directions, length=3.0, steps=2)
+    assert curves[0, 0, 0].tolist() == [[5.0, 5.0]] * 3 and curves[0, 0, 1, -1].tolist() == [5.0, 11.0]
+    (grad,) = torch.autograd.grad(curves.sum(), directions)
+    assert grad[0].tolist() == [0.0, 0.0] and grad.isfinite().all()
+
+
 def test_lengths_may_differ_from_curve_to_curve():
     metric, points, lengths = rough(), torch.full((3, 2), 5.0), torch.tensor([0.2, 0.5, 1.0])
     together = geodesics(metric, points, circle(3), lengths, 5)
@@ -273,7 +283,7 @@ def test_check_positive_names_the_pixel():
 def test_impossible_geodesics_are_refused():
     metric, point = riemannian(2, spatial=(4, 4)), torch.zeros(1, 2)
     for steps in (0, -1, 1.5):
-        with pytest.raises(ValueError, match=rf"`steps` \(={steps}\) must be a whole number, at least 1"):
+        with pytest.raises(ValueError, match=rf"`steps` \(={steps}\) must be"):
             geodesics(metric, point, point + 1, steps=steps)
     with pytest.raises(
         ValueError, match=r"`points` must be \(N, 2\) or, for this metric, \(1, 1, N, 2\), got.*\(1, 3\)"
@@ -291,3 +301,23 @@ def test_impossible_geodesics_are_refused():
 
     with pytest.raises(TypeError, match="geodesics know Riemannian and Randers metrics, got Other"):
         geodesics(Other(metric.M), point, point + 1)
+
+
+@pytest.mark.parametrize("give", [lambda p: p, lambda p: torch.tensor(p), np.array], ids=["lists", "tensor", "array"])
+def test_pixels_may_be_whole_numbers_of_any_kind(give):
+    metric = riemannian(2, spatial=(6, 6))
+    point, step = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 0.0]])
+    pixel, along = give([[2, 3]]), give([[1, 0]])
+    assert torch.equal(geodesics(metric, pixel, along), geodesics(metric, point, step))
+    assert torch.equal(exp_map(metric, pixel, along), exp_map(metric, point, step))
+    assert torch.equal(geodesic_distance(metric, pixel), geodesic_distance(metric, point))
+
+
+def test_points_that_are_no_numbers_are_refused():
+    metric = riemannian(2, spatial=(6, 6))
+    with pytest.raises(
+        TypeError, match=r"`source` must be a torch.Tensor, an array or lists of numbers, got \[\['a'\]\]"
+    ):
+        geodesic_distance(metric, [["a"]])
+    with pytest.raises(TypeError, match=r"`points` must hold real numbers, got dtype torch.bool"):
+        geodesics(metric, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 2))

@@ -1,6 +1,7 @@
 """The layers: a Conv superset that starts as an ordinary convolution."""
 
 import copy
+import inspect
 import math
 
 import numpy as np
@@ -276,6 +277,23 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
     x = torch.randn(1, 4, 8, 7)
     expected = nn.functional.conv2d(x, adaptive.weight, adaptive.bias, padding=1)
     torch.testing.assert_close(adaptive(x), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_signatures_spell_out_what_is_handed_on():
+    class Small(MetricConv2d):
+        def __init__(self, channels):
+            super().__init__(channels, channels, 3)
+
+    class Named(MetricConv2d):
+        def __init__(self, *args, label="", **options):
+            super().__init__(*args, **options)
+
+    usual = list(inspect.signature(nn.Conv2d).parameters)[:9]
+    for layer in (MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d, Named):
+        names = list(inspect.signature(layer).parameters)
+        assert names[:9] == usual and {"metric_groups", "backend", "dtype"} < set(names)
+    assert {"label", "parametrisation"} < set(inspect.signature(Named).parameters)
+    assert list(inspect.signature(Small).parameters) == ["channels"]
 
 
 def test_printing_a_layer_says_what_is_unusual():

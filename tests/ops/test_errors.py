@@ -77,8 +77,8 @@ def test_support_conv_refuses(changes, error, message):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"weight": field(4, 6, 4, 4)}, ValueError, r"`k` \(=4\) must be odd"),
-        ({"weight": field(4, 6, 5, 3)}, ValueError, r"`weight` .*got shape \(4, 6, 5, 3\)"),
+        ({"weight": field(4, 6, 4, 4)}, ValueError, r"`weight` has kernel size \(4, 4\): .*give a `stencil`"),
+        ({"weight": field(4, 6, 5, 3)}, ValueError, r"`weight` has kernel size \(5, 3\): .*give a `stencil`"),
         ({"weight": field(4, 4, 3, 3)}, ValueError, r"`input channels` \(=6\) .*`weight's input channels` \(=4\)"),
         ({"input": [1.0]}, TypeError, r"`input` must be a torch.Tensor, got list"),
         ({"weight": field(4)}, ValueError, r"`weight` must have spatial axes .*got shape \(4,\)"),

@@ -81,6 +81,10 @@ def test_geodesic_balls_need_a_metric():
 FIELD = mc.Riemannian(torch.tensor([0.1, 0.0, 0.1]).view(1, 1, 3, 1, 1).expand(3, 2, 3, 8, 8))
 
 
+def test_a_number_of_points_may_be_numpys():
+    assert len(unit_balls(FIELD, np.int64(2))) == 4
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -72,7 +72,7 @@ def test_an_unknown_quantity_is_refused():
     ("change", "options", "message"),
     [
         (torch.nan, {}, "`metric.M` must be finite, got nan"),
-        (1.0, {"count": 2.5}, r"`count` \(=2.5\) must be a whole number, at least 1"),
+        (1.0, {"count": 2.5}, r"`count` \(=2.5\) must be an int"),
         (1.0, {"image_index": -4}, r"`image_index` \(=-4\)"),
     ],
 )

@@ -6,6 +6,7 @@ kernels that repeat themselves (``deterministic=True`` asks torch for those).
 """
 
 import contextlib
+import csv
 import logging
 import random
 import sys
@@ -18,11 +19,10 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
-
-from .._files import read_table
 
 CHECKPOINT = "last.ckpt"
 # What Lightning says of settings that are meant: no workers for data in memory, a batch that is the whole epoch, a
@@ -119,20 +119,23 @@ def make_trainer(
         "num_sanity_val_steps": 0,
     }
     with _without_the_meant_warnings():
-        return lightning.Trainer(
-            default_root_dir=folder,
-            max_epochs=epochs,
-            accelerator=accelerator,
-            devices=devices,
-            strategy=strategy,
-            precision=precision,
-            deterministic=deterministic,
-            enable_progress_bar=sys.stderr.isatty() if progress is None else progress,
-            enable_model_summary=False,
-            enable_checkpointing=checkpoint_every is not None,
-            callbacks=chosen,
-            **(defaults | options),
-        )
+        try:
+            return lightning.Trainer(
+                default_root_dir=folder,
+                max_epochs=epochs,
+                accelerator=accelerator,
+                devices=devices,
+                strategy=strategy,
+                precision=precision,
+                deterministic=deterministic,
+                enable_progress_bar=sys.stderr.isatty() if progress is None else progress,
+                enable_model_summary=False,
+                enable_checkpointing=checkpoint_every is not None,
+                callbacks=chosen,
+                **(defaults | options),
+            )
+        except MisconfigurationException as error:  # a device, a precision or a strategy that is not there
+            raise ValueError(str(error)) from None
 
 
 def fit(trainer: lightning.Trainer, module: lightning.LightningModule, train: Any, val: Any = None) -> None:
@@ -153,13 +156,15 @@ def evaluate(trainer: lightning.Trainer, module: lightning.LightningModule, data
 def history(folder: Path, by: str = "epoch") -> list[dict[str, float]]:
     """Return what was logged at each epoch, or ``by="step"``, in order; of one that was run twice, the last run.
 
-    Lightning begins a new log at every resumption: they are joined here.
+    Lightning begins a new log at every resumption: they are joined here. A line that a kill has cut short is left out.
     """
     entries: dict[int, dict[str, float]] = {}
     logs = sorted((folder / "logs").glob("version_*/metrics.csv"), key=lambda path: int(path.parent.name[8:]))
     for log in logs:
         seen: set[int] = set()
-        for row in read_table(log):
+        with log.open(newline="", encoding="utf-8") as file:
+            whole = [line for line in file if line.endswith("\n")]
+        for row in csv.DictReader(whole):
             place = int(row[by])
             if place not in seen:
                 entries[place] = {}

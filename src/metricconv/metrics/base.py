@@ -169,8 +169,9 @@ class Metric(ABC):
 
 def _keep_axis(index: Any, size: int) -> Any:
     """Turn an integer index into the slice of that one place."""
-    if not isinstance(index, int):
+    if not _checks.is_whole(index):
         return index
+    index = int(index)
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of range for an axis of size {size}")
     return slice(index % size, index % size + 1)

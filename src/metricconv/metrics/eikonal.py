@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._checks import Vectors
 from . import _symmetric
 from .base import Metric
 from .flow import check_positive
@@ -34,7 +35,7 @@ Node = tuple[int, ...]
 @torch.no_grad()
 def geodesic_distance(
     metric: Metric,
-    source: Tensor,
+    source: Vectors,
     refine: int = 1,
     *,
     reach: int | None = None,
@@ -51,7 +52,7 @@ def geodesic_distance(
     Args:
         metric: ``Riemannian`` or ``Randers``, 2-D or 3-D, (B, G, …, *spatial), positive everywhere. Between pixels it
             is multilinear, as ``geodesics`` has it.
-        source: (N, d), points in pixels, not necessarily on the grid; the nearest one counts.
+        source: (N, d), points in pixels, not necessarily on the grid; the nearest one counts. A tensor, array or lists.
         refine: nodes a pixel along each axis. Memory and time grow with its power 2d − 1 and more.
         reach: steps between nodes that are taken at once, straight; by default as many as fit into half a pixel, or 1.
         tolerance: stop once no distance changes by more.
@@ -65,7 +66,8 @@ def geodesic_distance(
     >>> geodesic_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """
-    _checks.floating(source, "source")
+    _checks.instance_of(metric, Metric, "metric")
+    source = _checks.vectors(source, "source")
     if metric.dim not in (2, 3) or source.dim() != 2 or source.shape[1] != metric.dim or not len(source):
         raise ValueError(
             f"`source` must be (N, d), N at least 1, for a metric with d = 2 or 3 spatial axes, got shape "

@@ -84,8 +84,7 @@ def fit_randers(
     """
     if not 0 < eps_omega < 1:
         raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1)")
-    if not isinstance(refinements, int) or refinements < 0:
-        raise ValueError(f"`refinements` (={refinements!r}) must be a whole number, at least 0")
+    refinements = _checks.whole(refinements, "refinements", minimum=0)
     if not isinstance(offsets, Tensor) and not hasattr(offsets, "offsets"):
         raise TypeError(f"`offsets` must be a torch.Tensor or a Support, got {type(offsets).__name__}")
     y = _checks.floating(offsets if isinstance(offsets, Tensor) else offsets.offsets(), "offsets")

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks, _interpolation
+from .._checks import Vectors
 from . import _symmetric
 from .base import Metric
 from .randers import Randers
@@ -39,8 +40,8 @@ Vector = tuple[Tensor, ...]  # d components, in tensor-axis order
 
 def geodesics(
     metric: Metric,
-    points: Tensor,
-    directions: Tensor,
+    points: Vectors,
+    directions: Vectors,
     length: float | Tensor = 1.0,
     steps: int = 32,
     *,
@@ -50,8 +51,8 @@ def geodesics(
 
     Args:
         metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere (see ``check_positive``).
-        points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D.
-        directions: of the same shape; their lengths do not matter, 0 is not a direction.
+        points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D. A tensor, an array or lists, of whole numbers or not.
+        directions: of the same shape; their lengths do not matter. Along a vector of 0 the curve stays where it is.
         length: how far to go, as the metric measures it: a number, or one for each curve, (N,) or (B, G, N).
         steps: of the integrator; its error falls with their square. One a pixel or more.
         padding_mode: how the metric goes on past the border, by its "border" values or "circular".
@@ -66,9 +67,10 @@ def geodesics(
             [ 5., 11.]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, direction = _curves(metric, points, "points"), _curves(metric, directions, "directions")
+    origin, (direction, still) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
     run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
     run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run
+    run = torch.where(still, 0.0, run)
     path = [torch.zeros((), dtype=metric.dtype, device=metric.device).expand(len(origin), 1, 1)]
     path += [torch.stack(segment.at(1.0)) for segment in shoot(field, origin, direction, run, steps)]
     moved = torch.stack(torch.broadcast_tensors(*path), -1)  # [d, B·G, N, steps + 1]
@@ -77,7 +79,7 @@ def geodesics(
 
 
 def exp_map(
-    metric: Metric, position: Tensor, vector: Tensor, steps: int = 32, *, padding_mode: str = "border"
+    metric: Metric, position: Vectors, vector: Vectors, steps: int = 32, *, padding_mode: str = "border"
 ) -> Tensor:
     """Return exp_x(v): where the geodesic arrives that leaves x along v and is F_x(v) long.
 
@@ -93,9 +95,7 @@ def exp_map(
     tensor([[[[6., 7.]]]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, v = _curves(metric, position, "position"), _curves(metric, vector, "vector")
-    still = torch.stack(torch.broadcast_tensors(*v)).abs().amax(0) == 0
-    direction = (*v[:-1], torch.where(still, 1.0, v[-1]))
+    origin, (direction, still) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
     local = field.read(origin)
     length = torch.where(still, 0.0, _euclidean(local, direction) * _tilt(local, direction))
     for segment in shoot(field, origin, direction, length, steps):
@@ -109,8 +109,7 @@ def smoothed(metric: Metric, passes: int = 1, *, padding_mode: str = "border") -
 
     The set of positive (M, ω) with ‖ω‖_{M⁻¹} ≤ 1 − ε is convex: what bounds a metric bounds its averages too.
     """
-    if not isinstance(passes, int) or passes < 0:
-        raise ValueError(f"`passes` (={passes!r}) must be a whole number, at least 0")
+    passes = _checks.whole(passes, "passes", minimum=0)
     circular = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode") == "circular"
 
     def average(field: Tensor) -> Tensor:
@@ -282,8 +281,7 @@ def shoot(field: FlowField, origin: Vector, direction: Vector, length: Tensor, s
         length: how far to go, broadcasting likewise.
         steps: their number, at least 1.
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"`steps` (={steps!r}) must be a whole number, at least 1")
+    steps = _checks.whole(steps, "steps", minimum=1)
     local = field.read(origin)
     norm = _euclidean(local, direction)
     e = tuple(u / norm for u in direction)
@@ -373,9 +371,9 @@ def _bordered(field: Tensor) -> Tensor:
     return field
 
 
-def _curves(metric: Metric, vectors: Tensor, name: str) -> Vector:
+def _curves(metric: Metric, vectors: Vectors, name: str) -> Vector:
     """Spread vectors (N, d) or (B, G, N, d) over every field: d components (B·G, N)."""
-    _checks.floating(vectors, name)
+    vectors = _checks.vectors(vectors, name)
     fields = zip(vectors.shape[:-2], (metric.batch, metric.groups), strict=False)
     if vectors.dim() not in (2, 4) or vectors.shape[-1] != metric.dim or any(n not in (1, m) for n, m in fields):
         raise ValueError(
@@ -384,3 +382,9 @@ def _curves(metric: Metric, vectors: Tensor, name: str) -> Vector:
         )
     spread = vectors.to(metric.device, metric.dtype).expand(metric.batch, metric.groups, *vectors.shape[-2:])
     return spread.flatten(0, 1).unbind(-1)
+
+
+def _headed(vector: Vector) -> tuple[Vector, Tensor]:
+    """Return vectors, any direction in place of 0, and where they were 0."""
+    still = torch.stack(torch.broadcast_tensors(*vector)).abs().amax(0) == 0
+    return (*vector[:-1], torch.where(still, 1.0, vector[-1])), still

@@ -2,7 +2,7 @@
 
 from .base import AdaptiveConv
 from .graphs import capture
-from .metric import MetricConv1d, MetricConv2d, MetricConv3d
+from .metric import MetricConv, MetricConv1d, MetricConv2d, MetricConv3d
 from .rivals import DeformableConv2d, DilatedConv2d, ShiftedConv2d
 from .training import adaptive_layers, geometry_l1, param_groups, record_supports, set_geometry_gain
 
@@ -10,6 +10,7 @@ __all__ = [
     "AdaptiveConv",
     "DeformableConv2d",
     "DilatedConv2d",
+    "MetricConv",
     "MetricConv1d",
     "MetricConv2d",
     "MetricConv3d",

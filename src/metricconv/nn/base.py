@@ -1,5 +1,6 @@
 """What every adaptive convolution is: a head that predicts numbers, a support made of them, and weights."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -39,11 +40,19 @@ class AdaptiveConv(nn.Module, ABC):
         init: "identity" draws weights as ``nn.Conv2d`` does; "paper" fills them with 1/(C·P), as the published
             experiments did (with batch normalisation every output channel is then the same).
         backend: the engine, as in ``support_conv``.
+        device, dtype: of the parameters, as in ``nn.Conv2d``; the geometry is computed in float32 or wider.
     """
 
     dim: ClassVar[int]
+    __signature__: ClassVar[inspect.Signature]
     weight: Tensor
     bias: Tensor | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Spell out, for ``help``, the arguments that a subclass takes as ``*args, **options`` and hands on."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__signature__ = _spelt_out(cls)
 
     def __init__(
         self,
@@ -262,3 +271,14 @@ class AdaptiveConv(nn.Module, ABC):
         """Move what is neither parameter nor buffer."""
         if self.identity is not None:
             self.identity = self.identity.to(device)
+
+
+def _spelt_out(cls: type[AdaptiveConv]) -> inspect.Signature:
+    """Return the signature of a class, with the arguments of its base in place of ``*args, **options``."""
+    _, *own = inspect.signature(cls.__init__).parameters.values()
+    named = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(own) - len(named) == 2:
+        names = {p.name for p in named}
+        named += [p for p in inspect.signature(cls.__mro__[1]).parameters.values() if p.name not in names]
+        return inspect.Signature(sorted(named, key=lambda p: p.kind))
+    return inspect.Signature(own)

@@ -28,6 +28,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Split a model's parameters for an optimiser: the heads learn at ``lr · metric_lr_mult``, the rest at ``lr``.
 
+    They have weight decays of their own too, ``metric_weight_decay`` and ``weight_decay``.
+
     >>> from metricconv.nn import MetricConv2d
     >>> groups = param_groups(MetricConv2d(3, 8, 3), lr=0.1)
     >>> [(g["name"], g["lr"], len(g["params"])) for g in groups]

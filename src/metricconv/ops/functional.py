@@ -114,12 +114,19 @@ def metric_conv(
             follows from the shapes of input and weight.
         metric: the metric at each output pixel.
         dilation: sets the output's size and centres, as in ``nn.Conv2d``; the ball's size is the metric's affair.
-        stencil: how the ball is sampled; onion peeling of the weight's kernel size if not given.
+        stencil: how the ball is sampled; onion peeling of the weight's kernel size, then odd and equal along all axes,
+            if not given.
     """
     _checks.instance_of(metric, Metric, "metric")
     groups = _groups(input, weight)
     if stencil is None:
-        stencil = onion(weight.shape[-1], metric.dim)
+        kernel_size = tuple(weight.shape[2:])
+        if any(k != kernel_size[0] for k in kernel_size) or kernel_size[0] % 2 == 0:
+            raise ValueError(
+                f"`weight` has kernel size {kernel_size}: onion peeling needs an odd one, equal along all axes; give a "
+                "`stencil` for another"
+            )
+        stencil = onion(kernel_size[0], metric.dim)
     return support_conv(
         input,
         TangentBall(metric, stencil, dilation),

@@ -86,7 +86,7 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
 
     A size of 1 stands for any, as that of a constant field.
     """
-    if isinstance(points, int):
+    if isinstance(points, int | np.integer):
         if points < 1:
             raise ValueError(f"`points` (={points}) must be at least 1 along each side")
         spread = [[math.floor((n + 0.5) / points * extent) for n in range(points)] for extent in size]

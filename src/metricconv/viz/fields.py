@@ -65,8 +65,7 @@ def plot_metric_field(
     assert isinstance(metric, Riemannian | Randers)
     for name, tensor in metric.tensors().items():
         _checks.finite(tensor, f"metric.{name}")
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"`count` (={count!r}) must be a whole number, at least 1")
+    count = _checks.whole(count, "count", minimum=1)
     size = tuple(metric.spatial) if image is None else canvas.to_array(image).shape[:2]
     axes = canvas.one_axes(axes, image if image is not None else np.zeros(size))
     canvas.show(axes, image, size)

@@ -182,7 +182,7 @@ def _unit(reached: list[Tensor], point: Sequence[int], layer: str | None) -> Ten
     if not (
         isinstance(point, Sequence)
         and len(point) == 2
-        and all(isinstance(p, int) and 0 <= p < n for p, n in zip(point, size, strict=True))
+        and all(_checks.is_whole(p) and 0 <= p < n for p, n in zip(point, size, strict=True))
     ):
         raise ValueError(f"`point` (={point!r}) must be two whole numbers (y, x) in the layer's output of size {size}")
     return output[0, :, point[0], point[1]].sum()

@@ -15,6 +15,7 @@ from metricconv.experiments import data
 from metricconv.experiments.denoising import heuristic, image, layers, pictures, published
 from metricconv.experiments.denoising.published import Setting
 from metricconv.experiments.training import parameters
+from metricconv.nn.head import Head
 
 THE_PAPERS = {"seed": 42, "pixels": pictures.CAMERAMAN_PIXELS[:12], "precision": "32-true"}
 CAMERAMAN = Path(os.environ.get("METRICCONV_DATA", "")) / "cameraman256.png"
@@ -107,6 +108,17 @@ def test_published_layers_have_the_published_numbers_of_parameters(method, weigh
     head = 5 * 26 if method == "utb" else 50 * 26
     assert parameters(layer) == head + (25 if weights == "learnt" else 0)
     assert torch.allclose(layer.weight, torch.tensor(1 / 25)) and layer.bias is None
+
+
+def test_the_head_of_a_large_deformable_layer_is_a_convolution():
+    head = layers.published_layer("deformable", None, "fixed", 13).head
+    assert isinstance(head, layers.ProductHead)
+    nn.init.normal_(head.weight)
+    x = torch.randn(2, 1, 16, 15)
+    ordinary = Head.forward(head, x)
+    torch.testing.assert_close(head(x), ordinary, rtol=1e-4, atol=1e-4)
+    found, expected = (torch.autograd.grad(y.sin().sum(), head.parameters()) for y in (head(x), ordinary))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_our_layers_start_as_means_and_learn():

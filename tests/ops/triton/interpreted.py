@@ -188,6 +188,15 @@ def test_deterministic(name: str) -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("size", [(5, 4), (7,)])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_an_activation_in_place_may_follow(layout: str, size: tuple[int, ...]) -> None:
+    tensors, run = Case(layout=layout, size=size, kernel=(3,) * len(size)).make()
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    run(leaves, backend="triton").relu_().sum().backward()
+    assert leaves["input"].grad.any()
+
+
 def test_batch_of_none() -> None:
     tensors, run = Case(batch=0).make()
     y = run({name: t.requires_grad_() for name, t in tensors.items()}, backend="triton")

@@ -343,8 +343,6 @@ def _runner(work: Path, data_root: Path | None, download: bool, **options: Any) 
 
 
 def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: float | None, estimate: bool) -> None:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
     from . import grids, report
     from .runs import run_all, table
 
@@ -354,10 +352,7 @@ def _run(output: Path, phases: "list[Phase]", runner: "Runner", max_minutes: flo
     if estimate:
         _print_estimate(phases, runner, results)
         return
-    try:
-        run_all(results, phases, runner, max_minutes)
-    except MisconfigurationException as error:  # what Lightning raises for devices and precisions that are not there
-        raise ValueError(str(error)) from None
+    run_all(results, phases, runner, max_minutes)
     written = report.write_all(output)
     typer.echo(f"wrote {', '.join(['runs.csv', *written])} to {output}")
 

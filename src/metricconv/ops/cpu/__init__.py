@@ -88,7 +88,7 @@ def run(problem: Problem) -> Tensor:
     else:
         parts = [t.expand(batch, groups, *t.shape[2:-dim], *out) for t in support.tensors().values()]
         field, *flow = _joined(parts, dim), 0, (0, 0), (1.0, 1.0), False
-    y = library.support_conv(
+    return library.support_conv(
         _solid(x.to(dtype), dim),
         _solid(problem.weight.to(x.dtype).to(dtype), dim),
         modulation if modulation is None else _solid(modulation, dim),
@@ -104,8 +104,7 @@ def run(problem: Problem) -> Tensor:
         *flow,
         None if problem.bias is None else problem.bias.to(dtype),
         channels_last,
-    )
-    return y.view(*y.shape[:2], *out).to(x.dtype)
+    ).to(x.dtype)
 
 
 def _computed(x: Tensor) -> torch.dtype:

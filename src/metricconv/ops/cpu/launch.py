@@ -150,11 +150,21 @@ def _taps(table: bytes, dtype: np.dtype, kind: str, dim: int) -> np.ndarray:
 
 
 def empty_output(call: Call, channels_last: bool) -> Tensor:
-    """Return (B, C_out, *out), not yet written, in the layout of the input."""
-    batch, outs, size = call.x.shape[0], call.weight.shape[0], call.grid.size
-    if channels_last:
-        return call.x.new_empty((batch, *size, outs)).movedim(-1, 1)
-    return call.x.new_empty((batch, outs, *size))
+    """Return (B, C_out, *out), not yet written, in the layout of the input, with as many axes as there are.
+
+    It is no view, which could not be changed in place by an activation that follows, nor always be compiled.
+    """
+    shape = (call.x.shape[0], call.weight.shape[0], *call.grid.size[3 - call.dim :])
+    if not channels_last:
+        return call.x.new_empty(shape)
+    order = (0, *range(2, len(shape)), 1)  # from the axis of the largest steps to that of steps of 1
+    steps = [math.prod(shape[axis] for axis in order[place + 1 :]) for place in range(len(order))]
+    return call.x.new_empty_strided(shape, [steps[order.index(axis)] for axis in range(len(shape))])
+
+
+def solid(call: Call, out: Tensor) -> Tensor:
+    """View an output, or its gradient, with three spatial axes."""
+    return out.view(*out.shape[:2], *call.grid.size)
 
 
 def with_ring(call: Call, rows: bool = False) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import bands
-from .launch import Call, empty_output
+from .launch import Call, empty_output, solid
 
 _ARGUMENTS = (
     "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor table, str kind, int dim, "
@@ -34,9 +34,9 @@ def _forward(*args: Any) -> Tensor:
     if bias is None:
         out.zero_()
     else:
-        out.copy_(bias.view(-1, 1, 1, 1).expand_as(out))
+        out.copy_(bias.view(-1, *(1,) * call.dim).expand_as(out))
     if out.numel():
-        bands.forward(call, out)
+        bands.forward(call, solid(call, out))
     return out if rows == channels_last else empty_output(call, channels_last).copy_(out)
 
 
@@ -50,7 +50,8 @@ def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
     *fields, grad, needs = map(_detached, args)
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
-    found = bands.backward(Call(*fields), grad, tuple(needs))
+    call = Call(*fields)
+    found = bands.backward(call, solid(call, grad), tuple(needs))
     return tuple(grad.new_empty(0) if g is None else g for g in found)
 
 
@@ -79,7 +80,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, weight, modulation, field, table = ctx.saved_tensors
     needs = [bool(n) for n in ctx.needs_input_grad[:4]]
     found = _backward(x, weight, modulation, field, table, *ctx.numbers, grad, needs)
-    bias = grad.sum((0, 2, 3, 4)) if ctx.biased and ctx.needs_input_grad[-2] else None
+    bias = grad.flatten(2).sum((0, 2)) if ctx.biased and ctx.needs_input_grad[-2] else None
     grads = [g if n else None for g, n in zip(found, needs, strict=True)]
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 

@@ -162,10 +162,9 @@ def image_strides(image: Tensor) -> Strides:
 
 
 def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last: bool) -> Tensor:
-    """Return (B, C_out, *out), not yet written, in the layout of the input."""
-    if channels_last:
-        return x.new_empty((x.shape[0], *size, channels)).permute(0, 3, 1, 2)
-    return x.new_empty((x.shape[0], channels, *size))
+    """Return (B, C_out, *out), not yet written, in the layout of the input: no view, so that it may change in place."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.empty((x.shape[0], channels, *size), dtype=x.dtype, device=x.device, memory_format=layout)
 
 
 def by_tap(call: Call) -> Tensor:
