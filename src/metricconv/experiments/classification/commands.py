@@ -62,7 +62,7 @@ TrainImages = Annotated[int | None, typer.Option(help="Train on so many images o
 Holdout = Annotated[int | None, typer.Option(help="Hold so many training images out, to choose between settings.")]
 Precision = Annotated[str | None, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Of the run; may be repeated.")]
-Minutes = Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")]
+Minutes = Annotated[float | None, typer.Option(min=0, help="Begin no run that would not end within so many minutes.")]
 Devices = Annotated[int, typer.Option(help="How many devices, each with a process of its own.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Hand networks to torch.compile.")]
 Graphs = Annotated[bool, typer.Option("--graphs", help="Replay training steps as CUDA graphs; on one GPU.")]

@@ -21,7 +21,7 @@ Sigmas = Annotated[list[float] | None, typer.Option("--sigma", help="Of the nois
 Ks = Annotated[list[int] | None, typer.Option("--k", help="Samples along each axis; may be given several times.")]
 Methods = Annotated[list[str] | None, typer.Option("--method", help="Only this; may be given several times.")]
 Seed = Annotated[int | None, typer.Option(help="Of the run.")]
-Minutes = Annotated[float | None, typer.Option(help="Begin no row after so many minutes.")]
+Minutes = Annotated[float | None, typer.Option(min=0, help="Begin no row after so many minutes.")]
 Work = Annotated[Path, typer.Option(help="Folder of checkpoints, logs and pictures.")]
 Devices = Annotated[int, typer.Option(help="How many devices.")]
 Precision = Annotated[str, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
