@@ -1,4 +1,7 @@
-"""The forward kernel: gather, blend and contract, without ever writing an offset or a column to memory."""
+"""The forward kernel: gather, blend and contract, without ever writing an offset or a column to memory.
+
+Or gather and blend alone: where the product is most of the work, samples are kept, for a library to contract.
+"""
 
 from typing import NamedTuple
 
@@ -92,9 +95,13 @@ def forward_kernel(
     BLOCKS: tl.constexpr,  # blocks of output channels to a group; channel by channel, to a span
     STEPS: tl.constexpr,  # blocks of input channels to a span
 ):
-    """y(o) = bias + Σ_j w_j m_j x(centre + Δ_j) for a tile of BM pixels and a block of BN output channels."""
+    """y(o) = bias + Σ_j w_j m_j x(centre + Δ_j) for a tile of BM pixels and a block of BN output channels.
+
+    With HOW "keep", m_j x(centre + Δ_j) themselves for a block of BN channels, in ``out`` [B·out, P, C].
+    """
     # All blocks of a tile run side by side, so that what one gathers the next finds in cache.
-    if HOW == "each":
+    ALONE: tl.constexpr = HOW == "each" or HOW == "keep"  # channel by channel
+    if ALONE:
         blocks = channels.ins // channels.span * BLOCKS
     else:
         blocks = channels.outs // channels.outs_per_group * BLOCKS
@@ -103,7 +110,7 @@ def forward_kernel(
     image, row, column, live = tile_pixels(tile, shape, HUGE, BM, TW)
     group = block // BLOCKS
     inner = block % BLOCKS * BN + tl.arange(0, BN)
-    if HOW == "each":  # every channel is its own group: the block lies in one span
+    if ALONE:  # the block lies in one span
         in_outs = inner < channels.span
         outs = group * channels.span + inner  # [BN]
         first_span = group
@@ -139,7 +146,7 @@ def forward_kernel(
                 wy0, wy1 = wy0 * m, wy1 * m
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             for k in tl.range(STEPS):
-                if HOW == "each":
+                if ALONE:
                     here, in_span = inner, in_outs
                 else:
                     here = k * BK + tl.arange(0, BK)
@@ -148,15 +155,21 @@ def forward_kernel(
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
                 value = blend(corners, (wy0, wy1, wx0, wx1), HOW)  # [BM, BK]
                 at = wide(outs, HUGE) * shape.samples + tap
-                if HOW == "each":
+                if HOW == "keep":
+                    pixel = (wide(image, HUGE) * shape.out_height + row) * shape.out_width + column
+                    to = ((pixel * shape.samples + tap) * channels.ins)[:, None] + c[None, :]
+                    tl.store(out + to, value.to(out.dtype.element_ty), mask=live[:, None] & in_span[None, :])
+                elif HOW == "each":
                     w = tl.load(weight + at, mask=in_outs, other=0.0)[None, :]  # [1, BN]
+                    acc = contract(acc, value, w, HOW, PRECISION)
                 else:
                     where = weight + (at * channels.ins_per_group + s * channels.span)[None, :] + here[:, None]
                     w = tl.load(where, mask=in_span[:, None] & in_outs[None, :], other=0.0)  # [BK, BN]
-                acc = contract(acc, value, w, HOW, PRECISION)
+                    acc = contract(acc, value, w, HOW, PRECISION)
 
     if BIASED:
         acc += tl.load(bias + outs, mask=in_outs, other=0.0).to(tl.float32)[None, :]
-    pixel = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
-    to = pixel[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
-    tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None] & in_outs[None, :])
+    if HOW != "keep":
+        pixel = place(image, tl.zeros_like(row), row, column, out_strides, HUGE)
+        to = pixel[:, None] + wide(outs, HUGE)[None, :] * out_strides.n
+        tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None] & in_outs[None, :])

@@ -328,7 +328,7 @@ def blend(corners, weights, HOW: tl.constexpr):
     In float32; but what goes to the tensor cores in half precision is interpolated in it, two numbers at a time.
     """
     wy0, wy1, wx0, wx1 = weights
-    DTYPE: tl.constexpr = corners[0].dtype if HOW == "dot" else tl.float32
+    DTYPE: tl.constexpr = corners[0].dtype if HOW == "dot" or HOW == "keep" else tl.float32
     value = (wy0 * wx0).to(DTYPE)[:, None] * corners[0].to(DTYPE)
     value = add_product((wy0 * wx1).to(DTYPE)[:, None], corners[1].to(DTYPE), value)
     value = add_product((wy1 * wx0).to(DTYPE)[:, None], corners[2].to(DTYPE), value)

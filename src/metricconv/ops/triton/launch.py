@@ -13,7 +13,6 @@ from .backward_weight import backward_weight_kernel
 from .call import Call, by_tap, deterministic, empty_output, image_strides, strides_of
 from .forward import forward_kernel
 from .launcher import Launch, on_device
-from .samples import samples_kernel
 
 
 def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
@@ -26,8 +25,8 @@ def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
             if images:
                 _contract_columns(call, bias, out, images)
             else:
-                name = ("forward", bias is None, channels_last)
-                launch = call.once(name, lambda: _plan_forward(call, out, bias is not None))
+                name, how = ("forward", bias is None, channels_last), lambda: tiles.contraction(call.channels())
+                launch = call.once(name, lambda: _plan_forward(call, out, bias is not None, how()))
                 dense = None if bias is None else bias.contiguous()
                 launch(**call.tensors(), weight=by_tap(call), bias=dense, out=out)
     return out if channels_last else out.contiguous()
@@ -46,33 +45,18 @@ def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int)
     for some, part in call.parts(images):
         y = out[some].permute(0, 2, 3, 1).flatten(0, 2)
         columns = y.new_empty(len(y), len(weight))
-        launch = part.once("samples", functools.partial(_plan_samples, part))
-        launch(**part.tensors(), columns=columns)
+        launch = part.once("keep", functools.partial(_plan_forward, part, out, False, "keep"))
+        launch(**part.tensors(), weight=None, bias=None, out=columns)
         if bias is None:
             torch.mm(columns, weight, out=y)
         else:
             torch.addmm(bias.to(y.dtype), columns, weight, out=y)
 
 
-def _plan_samples(call: Call) -> Launch:
+def _plan_forward(call: Call, out: Tensor, biased: bool, how: str) -> Launch:
     shape, channels = call.shape(), call.channels()
-    cut = tiles.samples(shape, channels, call.x.element_size())
-    blocks = math.ceil(channels.span / cut["BK"])
-    return Launch(
-        samples_kernel,
-        [tiles.count(shape, cut["BM"], cut["TW"]) * (channels.ins // channels.span) * blocks],
-        **call.numbers("dot"),
-        EVEN=channels.span % cut["BK"] == 0,
-        BLOCKS=blocks,
-        **cut,
-    )
-
-
-def _plan_forward(call: Call, out: Tensor, biased: bool) -> Launch:
-    shape, channels = call.shape(), call.channels()
-    how = tiles.contraction(channels)
     cut = tiles.forward(how, call.kind, shape, channels, call.x.element_size(), tiles.roomy(call.x.device))
-    if how == "each":
+    if how in ("each", "keep"):
         blocks, steps = math.ceil(channels.span / cut["BN"]), 1
         programs = channels.ins // channels.span * blocks
     else:

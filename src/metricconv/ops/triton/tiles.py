@@ -92,6 +92,8 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, ro
         return {**sizes, "BM": min(max(2048 // block, 32), 128), "BN": block, "BK": block}
     BN = _block(channels.outs_per_group, 16, 256)
     BK = _block(channels.span, 16, 64 if size == 2 else 32)
+    if how == "keep":
+        return {**sizes, "BM": 64, "BN": BK, "BK": BK}
     sizes |= {"BM": 64, "BN": BN, "BK": BK}
     if BN <= 64:
         return sizes | ({"maxnreg": 128} if size == 2 else {})
@@ -102,12 +104,6 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, ro
     if size == 2 and channels.outs_per_group > 256:
         sizes |= {"BM": 128, "BK": min(BK, 32)}
     return {**sizes, "num_warps": 8, "num_stages": 3}
-
-
-def samples(shape: Shape, channels: Channels, size: int) -> dict[str, Any]:
-    """Return the tiles of the kernel that keeps samples."""
-    BK = _block(channels.span, 16, 64 if size == 2 else 32)
-    return {"BM": 64, "BK": BK, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
 
 
 def geometry_with_weights(how: str, channels: Channels) -> bool:
