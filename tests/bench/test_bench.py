@@ -58,6 +58,14 @@ def test_the_gate_sees_a_wrong_gradient():
     assert max(errors(bent, TINY, "cpu").values()) > 0.1
 
 
+def test_the_gate_sees_an_output_that_is_wrong_only_without_gradients():
+    def call(shape, t):
+        return t["x"] * t["weight"].sum() * (1.0 if torch.is_grad_enabled() or t["x"].dtype == torch.float64 else 1.5)
+
+    found = errors(Contender("hasty", torch.float32, False, lambda shape, device: {}, call), TINY, "cpu")
+    assert found["output"] < 1e-5 and found["output alone"] > 0.1
+
+
 def test_the_largest_kernel_runs_without_its_rival():
     (largest,) = [s for s in SHAPES if s.kernel == 121]
     assert not any(c.name.startswith("torchvision") for c in contenders(largest))
