@@ -321,3 +321,21 @@ def test_points_that_are_no_numbers_are_refused():
         geodesic_distance(metric, [["a"]])
     with pytest.raises(TypeError, match=r"`points` must hold real numbers, got dtype torch.bool"):
         geodesics(metric, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "message"),
+    [
+        (3, 1.0, r"`points`, `directions` must be as many, got \[2, 3\]"),
+        (2, torch.ones(3), r"`points`, `directions`, `length` must be as many, got \[2, 2, 3\]"),
+        (2, torch.ones(1, 2), r"`length` must be a number, \(N,\) or \(B, G, N\), got shape \(1, 2\)"),
+    ],
+)
+def test_as_many_points_as_directions_and_lengths(count, length, message):
+    with pytest.raises(ValueError, match=message):
+        geodesics(rough(), torch.full((2, 2), 5.0), circle(count), length)
+
+
+def test_one_point_may_stand_for_all_directions():
+    point = torch.full((1, 2), 5.0)
+    torch.testing.assert_close(geodesics(rough(), point, circle(3)), geodesics(rough(), point.expand(3, 2), circle(3)))

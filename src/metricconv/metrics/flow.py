@@ -69,7 +69,10 @@ def geodesics(
     field = FlowField.of(metric, padding_mode=padding_mode)
     origin, (direction, still) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
     run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
+    if run.dim() not in (0, 1, 3):
+        raise ValueError(f"`length` must be a number, (N,) or (B, G, N), got shape {tuple(run.shape)}")
     run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run
+    _check_counts(points=origin[0], directions=direction[0], length=run)
     run = torch.where(still, 0.0, run)
     path = [torch.zeros((), dtype=metric.dtype, device=metric.device).expand(len(origin), 1, 1)]
     path += [torch.stack(segment.at(1.0)) for segment in shoot(field, origin, direction, run, steps)]
@@ -96,6 +99,7 @@ def exp_map(
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
     origin, (direction, still) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
+    _check_counts(position=origin[0], vector=direction[0])
     local = field.read(origin)
     length = torch.where(still, 0.0, _euclidean(local, direction) * _tilt(local, direction))
     for segment in shoot(field, origin, direction, length, steps):
@@ -388,3 +392,10 @@ def _headed(vector: Vector) -> tuple[Vector, Tensor]:
     """Return vectors, any direction in place of 0, and where they were 0."""
     still = torch.stack(torch.broadcast_tensors(*vector)).abs().amax(0) == 0
     return (*vector[:-1], torch.where(still, 1.0, vector[-1])), still
+
+
+def _check_counts(**curves: Tensor) -> None:
+    """Refuse tensors (B·G, N) that do not speak of as many curves; one may stand for all."""
+    counts = {name: t.shape[-1] for name, t in curves.items() if t.dim() and t.shape[-1] != 1}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"{', '.join(f'`{name}`' for name in counts)} must be as many, got {list(counts.values())}")
