@@ -93,7 +93,7 @@ def forward(how: str, kind: str, shape: Shape, channels: Channels, size: int, ro
     BN = _block(channels.outs_per_group, 16, 256)
     BK = _block(channels.span, 16, 64 if size == 2 else 32)
     if how == "keep":
-        return {**sizes, "BM": 64, "BN": BK, "BK": BK}
+        return {**sizes, "BM": 32, "BN": BK, "BK": BK}
     sizes |= {"BM": 64, "BN": BN, "BK": BK}
     if BN <= 64:
         return sizes | ({"maxnreg": 128} if size == 2 else {})
