@@ -87,6 +87,20 @@ def test_the_range_test_leaves_the_module_alone_and_suggests_a_rate_that_trains(
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["lr_range.csv", "lr_range.png"]
 
 
+def test_hard_batches_do_not_look_like_bad_rates():
+    x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True)
+    suggestions = []
+    for hardness in (1.0, 30.0):
+        y[1000:] = hardness * y[1000:]
+        loader = DataLoader(TensorDataset(x, y), batch_size=250)
+        training.seed_all(1)
+        test = lr_range.range_test(Line(lr=1.0), loader, 1e-6, 10.0, steps=70, accelerator="cpu")
+        np.testing.assert_allclose(test.losses[:12], 1, atol=2e-2)
+        suggestions.append(test.suggestion)
+    assert 1e-4 < suggestions[1] < suggestions[0] < 1  # their gradients are larger, too
+
+
 def test_a_range_that_is_none_is_refused(loader):
     with pytest.raises(ValueError, match=r"`low` \(=1\) and `high` \(=1\)"):
         lr_range.range_test(Line(), loader, 1, 1)

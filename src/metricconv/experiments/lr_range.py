@@ -1,7 +1,8 @@
 """The learning-rate range test (Smith, 2017): train while the rate grows, and see where the loss falls fastest.
 
-Lightning's own ``Tuner.lr_find`` has a fixed smoothing that lags half its sweep behind, suggests by the slope in the
-rate instead of its logarithm, and writes the whole model to disk; here all three are what such a test needs.
+Every loss is divided by that of the untrained module on the same batch, as hard batches differ from easy ones by more
+than a step of training changes. Lightning's own ``Tuner.lr_find`` does not; it has a fixed smoothing that lags half its
+sweep behind, suggests by the slope in the rate instead of its logarithm, and writes the whole model to disk.
 """
 
 import copy
@@ -13,7 +14,9 @@ from typing import Any
 
 import lightning
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from .._files import write_table, writing
 from .training import fit, make_trainer
@@ -24,7 +27,7 @@ _EXPLOSION = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class RangeTest:
-    """The loss at each rate of a logarithmic grid; a sweep ends early where the loss explodes.
+    """The loss at each rate of a logarithmic grid, 1 before training; a sweep ends early where the loss explodes.
 
     >>> rates = [10.0**n for n in range(-6, 4)]
     >>> RangeTest(rates, [1.0, 1.0, 1.0, 1.0, 0.9, 0.3, 0.2, 0.2, 0.2, 0.2]).suggestion
@@ -68,7 +71,7 @@ class RangeTest:
         axes.plot(self.rates, self.losses, ".", color="#999999", label="loss")
         axes.plot(self.rates, self.smoothed, color="#0072B2", label="smoothed")
         axes.axvline(self.suggestion, color="#D55E00", linestyle="--", label=f"suggested: {self.suggestion:.2g}")
-        axes.set(xscale="log", xlabel="learning rate", ylabel="training loss", title=title)
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss / untrained loss", title=title)
         lowest, first = min(self.losses), self.losses[0]
         axes.set_ylim(lowest - 0.1 * (first - lowest), first + 0.6 * (first - lowest) + 1e-12)
         axes.spines[["top", "right"]].set_visible(False)
@@ -119,7 +122,7 @@ def range_test(
 
 
 class _Sweep(Callback):
-    """Sets the rate before every batch, and keeps the loss after it."""
+    """Sets the rate before every batch, and keeps the loss after it, divided by the untrained module's."""
 
     def __init__(self, rates: list[float]) -> None:
         self.rates = rates
@@ -127,18 +130,26 @@ class _Sweep(Callback):
         self.ratios: list[float] = []
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.untrained = copy.deepcopy(pl_module)
+        self.untrained.trainer = trainer
+        self.untrained.log = self.untrained.log_dict = lambda *_, **__: None  # type: ignore[assignment, method-assign]
         groups = trainer.optimizers[0].param_groups
         largest = max(group["lr"] for group in groups)
         self.ratios = [group["lr"] / largest for group in groups]
 
-    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        with isolate_rng(), trainer.precision_plugin.train_step_context(), torch.no_grad():  # same dropout for both
+            loss: Any = self.untrained.training_step(batch, batch_idx)
+        self.before = float(loss["loss"] if isinstance(loss, dict) else loss)
         for group, ratio in zip(trainer.optimizers[0].param_groups, self.ratios, strict=True):
             group["lr"] = self.rates[len(self.losses)] * ratio
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, *_: Any
     ) -> None:
-        loss = float(outputs["loss"])
+        loss = float(outputs["loss"]) / self.before if self.before else math.nan
         if not math.isfinite(loss) or (self.losses and loss > _EXPLOSION * min(self.losses)):
             trainer.should_stop = True
         else:
