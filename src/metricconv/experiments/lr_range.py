@@ -46,13 +46,17 @@ class RangeTest:
 
     @property
     def suggestion(self) -> float:
-        """The rate where the smoothed loss falls fastest by the logarithm of the rate, before its minimum."""
+        """The rate where the smoothed loss falls fastest by the logarithm of the rate, before its minimum.
+
+        But at most a tenth of the rate at the minimum: where the loss explodes soon after, a long training would, too.
+        """
         if len(self.losses) < 3:
             raise ValueError(f"`losses` (={self.losses}) are too few: start the range test at a smaller rate")
         smoothed = np.array(self.smoothed)
         slope = np.gradient(smoothed, np.log(self.rates))
-        last = max(int(smoothed.argmin()), 1)
-        return self.rates[int(slope[: last + 1].argmin())]
+        least = max(int(smoothed.argmin()), 1)
+        steepest = self.rates[int(slope[: least + 1].argmin())]
+        return min(steepest, self.rates[least] / 10)
 
     def write(self, folder: Path, title: str = "") -> None:
         """Write ``lr_range.csv`` and ``lr_range.png``."""

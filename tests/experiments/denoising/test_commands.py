@@ -10,10 +10,11 @@ import pytest
 from skimage import io
 from typer.testing import CliRunner
 
-from metricconv._files import read_table
+from metricconv._files import read_table, write_table
 from metricconv.experiments import report
 from metricconv.experiments.denoising import average, dataset, image, tables
 from metricconv.experiments.denoising.commands import app, read_config
+from metricconv.experiments.denoising.report import write_dataset
 from metricconv.experiments.results import Results
 
 MOMENT = ("seconds", "ms_per_image", "date")
@@ -203,6 +204,22 @@ def test_the_page_of_a_dataset_has_means_over_seeds(root, tmp_path):
     values = [float(row["test_psnr"]) for row in read_table(tmp_path / "dataset.csv")]
     cell = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}, n = 3"
     assert f"| σ = 0.1, deformable, weights learnt | {cell} |" in (tmp_path / "dataset.md").read_text()
+
+
+def test_a_run_that_diverged_is_called_so(root, tmp_path):
+    chosen = ("--recipe", "paper", "--weights", "learnt", "--method", "deformable")
+    for seed in (1, 2):
+        assert dataset_command(root, tmp_path, *chosen, "--seed", seed, epochs=1).exit_code == 0
+    rows = read_table(tmp_path / "dataset.csv")
+    for name in ("train_mse", "test_mse", "test_psnr", "gap"):
+        rows[0][name] = "nan"
+    write_table(tmp_path / "dataset.csv", rows)
+    write_dataset(tmp_path)
+    cell = f"{float(rows[1]['test_psnr']):.2f}, 1 diverged"
+    assert f"| σ = 0.1, deformable, weights learnt | {cell} |" in (tmp_path / "dataset.md").read_text()
+    write_table(tmp_path / "dataset.csv", rows[:1])
+    write_dataset(tmp_path)
+    assert "| σ = 0.1, deformable, weights learnt | diverged |" in (tmp_path / "dataset.md").read_text()
 
 
 def test_the_committed_rows_are_done():

@@ -204,11 +204,12 @@ def _line(row: Row) -> str:
 
 def _mean(rows: Sequence[Row], value: str, say: Callable[[str], str]) -> str:
     """Return the mean over rows and, of several, their standard deviation and number; nothing of none."""
-    values = [float(row[value]) for row in rows]
+    values = [v for v in (float(row[value]) for row in rows) if math.isfinite(v)]
     if not values:
-        return ""
+        return "diverged" if rows else ""
     spread = f" ± {say(str(statistics.stdev(values)))}, n = {len(values)}" if len(values) > 1 else ""
-    return say(str(statistics.mean(values))) + spread
+    lost = f", {len(rows) - len(values)} diverged" if len(rows) > len(values) else ""
+    return say(str(statistics.mean(values))) + spread + lost
 
 
 def _cost_table(rows: Sequence[Row]) -> str:
