@@ -9,8 +9,9 @@ import torch
 import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
-from metricconv.ops.triton import call, geodesic, library, tiles
+from metricconv.ops.triton import call, geodesic, library, narrow_conv, tiles
 from ops.cases import KINDS, MODES, Case, check, check_inference
+from ops.triton.narrowed import NARROW, check_narrow, make
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -257,3 +258,45 @@ def test_layers_take_the_fused_parametrisation_unless_they_ask_for_the_reference
     monkeypatch.setattr(parametrise, "FUSED", [lambda *call: seen.append(call)])
     mc.nn.MetricConv2d(4, 4, 1, backend=backend)(torch.randn(1, 4, 2, 2))
     assert len(seen) == calls
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_convolution_with_few_outputs_equals_torchs(name: str) -> None:
+    check_narrow(torch.float16, **NARROW[name])
+
+
+def test_a_convolution_with_few_outputs_has_second_derivatives() -> None:
+    x, weight, bias, sizes = make(torch.float16, size=(3, 3))
+    seconds = []
+    for conv in (narrow_conv, torch.nn.functional.conv2d):
+        y = conv(
+            x, weight if conv is narrow_conv else weight.half(), bias if conv is narrow_conv else bias.half(), *sizes
+        )
+        (first,) = torch.autograd.grad((y.float() / 8).square().sum(), x, create_graph=True)
+        seconds.append(torch.autograd.grad((first.float() / 64).square().sum(), weight)[0])
+    assert (seconds[0] - seconds[1]).norm() <= 1e-2 * seconds[1].norm()
+
+
+@pytest.mark.parametrize(
+    "options", [{"channels": 64}, {"channels": 132}, {"size": (2, 2), "padding": (0, 0)}, {"dtype": torch.float32}]
+)
+def test_a_convolution_with_few_outputs_is_torchs_where_that_serves(options: dict[str, Any]) -> None:
+    x, weight, bias, sizes = make(**{"dtype": torch.float16, **options})
+    assert narrow_conv(x, weight, bias, *sizes) is None
+    x, weight, bias, sizes = make(torch.float16)
+    assert narrow_conv(x.contiguous(), weight, bias, *sizes) is None
+    with torch.device("meta"):
+        assert narrow_conv(x.to("meta"), weight, bias, *sizes) is None
+
+
+def test_layers_predict_by_the_fused_way() -> None:
+    layer = mc.nn.MetricConv2d(128, 4, 3, padding=1)
+    x = torch.randn(1, 128, 4, 4).to(memory_format=torch.channels_last)
+    assert layer.head is not None
+    with torch.no_grad():
+        layer.head.weight.normal_(std=0.02)
+        expected = layer.head(x)
+        with torch.autocast("cpu", torch.float16):
+            found = layer.head(x)
+    assert found.dtype == torch.float16 and found.is_contiguous()
+    torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-2)

@@ -8,6 +8,7 @@ import torch
 
 import metricconv as mc
 from ops.cases import KINDS, MODES, Case, check, check_inference, outcome
+from ops.triton.narrowed import NARROW, check_narrow
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]
@@ -196,6 +197,12 @@ def test_more_than_two_to_the_31_numbers() -> None:
 @pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
 def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
     check_parametrisation(parametrisation, "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NARROW)
+def test_a_convolution_with_few_outputs_equals_torchs(name: str, dtype: torch.dtype) -> None:
+    check_narrow(dtype, "cuda", **NARROW[name])
 
 
 def test_a_fused_network_trains_as_the_reference_does() -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -157,6 +158,17 @@ def parametrise(
 
 
 FUSED.append(parametrise)
+
+
+def narrow_conv(
+    x: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor | None:
+    """Return a convolution with few outputs, or None where torch's own is as fast, or compiled, or needed."""
+    if x.dim() != 4 or torch.compiler.is_compiling() or _missing(x) is not None:
+        return None
+    from .narrow import narrow_conv as fused
+
+    return fused(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation))
 
 
 def _missing(x: Tensor) -> str | None:

@@ -1,0 +1,53 @@
+"""Compares convolutions with few outputs with torch's own: shared by the interpreter's tests and the GPU's."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+NARROW: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "stride": {"stride": (2, 3), "size": (7, 9)},
+    "dilation": {"dilation": (2, 1), "padding": (2, 0)},
+    "one pixel": {"size": (1, 1)},
+    "two outputs": {"numbers": 2, "channels": 48},
+    "rectangular": {"kernel": (1, 3), "padding": (0, 2)},
+    "no padding": {"padding": (0, 0), "stride": (2, 2)},
+}
+
+
+def check_narrow(dtype: torch.dtype, device: str = "cpu", **options: Any) -> None:
+    """Assert outputs and gradients equal to those of a convolution in float64, and that they took the fused way."""
+    from metricconv.ops.triton import narrow_conv
+
+    x, weight, bias, sizes = make(dtype, device, **options)
+    y = narrow_conv(x, weight, bias, *sizes)
+    assert y is not None and y.dtype == dtype
+    grad = torch.randn(y.shape, device=device).to(dtype)
+    found = torch.autograd.grad(y, (x, weight, bias), grad)
+    assert [g.dtype for g in found] == [dtype, weight.dtype, bias.dtype] and found[1].stride() == weight.stride()
+    exact = [t.detach().double().requires_grad_() for t in (x, weight.to(dtype), bias)]
+    expected = functional.conv2d(*exact, *sizes)
+    wanted = torch.autograd.grad(expected, exact, grad.double())
+    for one, other in zip((y, *found), (expected, *wanted), strict=True):
+        assert (one.double() - other).norm() <= 5e-3 * other.norm()
+
+
+def make(
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    channels: int = 128,
+    numbers: int = 7,
+    size: tuple[int, int] = (5, 6),
+    kernel: tuple[int, int] = (3, 3),
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (1, 1),
+    dilation: tuple[int, int] = (1, 1),
+) -> tuple[Tensor, Tensor, Tensor, tuple[tuple[int, int], ...]]:
+    """Return an image in channels last, weights and bias in float32, and stride, padding and dilation."""
+    last = torch.channels_last
+    x = torch.randn(2, channels, *size, device=device).to(dtype).to(memory_format=last).requires_grad_()
+    weight = torch.randn(numbers, channels, *kernel, device=device).to(memory_format=last).requires_grad_()
+    return x, weight, torch.randn(numbers, device=device, requires_grad=True), (stride, padding, dilation)
