@@ -11,8 +11,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from metricconv.ops import functional
-from metricconv.ops.problem import Problem
-from metricconv.ops.triton import call, geodesic, launch
+from metricconv.ops.problem import OutputGrid, Problem
+from metricconv.ops.triton import call, geodesic, launch, narrow
 from metricconv.ops.triton import run as engine_run
 from ops.cases import Case
 
@@ -37,18 +37,23 @@ class _Caught:
 @contextmanager
 def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Catch launches instead of making them."""
-    kernels = [(room, name, value) for room in (launch, geodesic) for name, value in vars(room).items()]
+    kernels = [(room, name, value) for room in (launch, geodesic, narrow) for name, value in vars(room).items()]
     kernels = [place for place in kernels if place[1].endswith("_kernel")]
     launches: list[tuple[Any, dict[str, Any]]] = []
     try:
         for room, name, kernel in kernels:
             setattr(room, name, _Caught(kernel, launches))
-        call._memory.clear()
+        _forget()
         yield launches
     finally:
         for room, name, kernel in kernels:
             setattr(room, name, kernel)
-        call._memory.clear()
+        _forget()
+
+
+def _forget() -> None:
+    call._memory.clear()
+    narrow._launches.cache_clear()
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:
@@ -104,6 +109,16 @@ def inference_launches_of(case: Case) -> list[tuple[Any, dict[str, Any]]]:
     tensors, run = case.make()
     with caught() as launches:
         engine_run(_problem(run, tensors))
+    return launches
+
+
+def narrow_launches_of(*tensors: torch.Tensor) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the kernels of a convolution with few outputs, forward and backward, with their arguments."""
+    image, weight, _ = tensors
+    grid = OutputGrid(tuple(image.shape[2:]), tuple(weight.shape[2:]), (1, 1), (1, 1), (1, 1))
+    with caught() as launches:
+        y = narrow._Narrow.apply(*tensors, grid)
+        torch.autograd.grad(y, tensors, torch.empty_like(y))
     return launches
 
 

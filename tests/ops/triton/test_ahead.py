@@ -10,7 +10,8 @@ from ops.cases import Case
 pytest.importorskip("triton")
 
 from metricconv.ops.triton import backward, call, tiles
-from ops.triton.ahead import build, inference_launches_of, launches_of
+from ops.triton.ahead import build, inference_launches_of, launches_of, narrow_launches_of
+from ops.triton.narrowed import make
 
 # Bytes that a program may have at most, by capability.
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -70,3 +71,11 @@ def test_kernels_fit_a_small_gpu(name: str, precision: str, monkeypatch: pytest.
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(build(*caught, 89).metadata.shared <= SHARED_MEMORY[89] for caught in launches)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernels_of_few_outputs_compile(capability: int) -> None:
+    launches = narrow_launches_of(*make(torch.float16)[:3])
+    assert len(launches) == 2
+    for kernel, arguments in launches:
+        assert build(kernel, arguments, capability).asm["cubin"]

@@ -34,12 +34,13 @@ def narrow_conv(
     """Return what ``nn.functional.conv2d`` does, or None where that one is as fast, or needed."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    columns = _columns(weight)
+    elif weight.dtype != x.dtype:  # which torch's refuses
+        return None
     if (
         x.dtype not in _HALF
         or traced(x)
         or deterministic()  # which torch's library promises only with settings of its own
-        or 2 * columns > x.shape[1]  # the products would take more room than half of the image
+        or 2 * _columns(weight) > 3 * x.shape[1]  # the products would take much more room than the image
         or x.shape[1] % _ALIGNED
         or not x.is_contiguous(memory_format=torch.channels_last)
         or not 0 < x.numel() < 2**31
