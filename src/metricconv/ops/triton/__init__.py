@@ -1,6 +1,6 @@
 """The fused GPU engine: 1-D and 2-D supports on CUDA, forward and backward, without offset maps.
 
-Nor are there columns of samples, but for a bounded number in the backward pass of wide layers: see backward.py.
+Nor are there columns of samples, but for a bounded number in wide layers: see launch.py and backward.py.
 Triton is imported when the first problem arrives that the engine could compute, not before.
 """
 

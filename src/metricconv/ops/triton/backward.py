@@ -99,6 +99,7 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
             x[some] = sums.total()
         if needs_weight:
             to_weight = gy.T @ columns if to_weight is None else to_weight.addmm_(gy.T, columns)
+        del columns  # whose room the next images' take
     if to_weight is not None:
         to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2).to(call.weight.dtype)
     return [x, to_weight, *(_joined(parts) for parts in zip(*moved, strict=True))]

@@ -51,6 +51,7 @@ def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int)
             torch.mm(columns, weight, out=y)
         else:
             torch.addmm(bias.to(y.dtype), columns, weight, out=y)
+        del columns  # whose room the next images' take
 
 
 def _plan_forward(call: Call, out: Tensor, biased: bool, how: str) -> Launch:

@@ -43,7 +43,7 @@ def narrow_conv(
         or 2 * _columns(weight) > 3 * x.shape[1]  # the products would take much more room than the image
         or x.shape[1] % _ALIGNED
         or not x.is_contiguous(memory_format=torch.channels_last)
-        or not 0 < x.numel() < 2**31
+        or not 0 < x.numel() < 2**30  # products are found by 32 bits
     ):
         return None
     grid = OutputGrid(tuple(x.shape[2:]), tuple(weight.shape[2:]), dilation, stride, padding)
