@@ -152,6 +152,9 @@ def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: py
     monkeypatch.setattr(geodesic, "shoot", lambda *args: seen.append(args[6]) or shoot(*args))
     check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), modulated=True), TOLERANCE)
     assert max(seen) <= 4 and sum(seen) == 2 * 9 - seen[0]  # each chunk but the first once more in the backward pass
+    seen.clear()
+    check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), channels=(18, 20)), TOLERANCE)
+    assert seen == [9]  # no more room than the image takes
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])

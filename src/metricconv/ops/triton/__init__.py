@@ -83,7 +83,7 @@ def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
         displacement = geodesic.displacements(ball, plan, problem.input.dtype)
         return _convolve(some, "deformable", {"displacement": displacement}, (0.0, 0.0))
 
-    first, *others = geodesic.plans(ball, problem.input.device)
+    first, *others = geodesic.plans(ball, problem.input)
     y = part(first, problem.bias)
     for plan in others:
         y = y.float() + checkpoint(part, plan, None, use_reentrant=False, preserve_rng_state=False).float()

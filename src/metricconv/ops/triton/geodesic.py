@@ -24,8 +24,8 @@ from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
 
 _BLOCK = 128
-# Bytes of displacements, and of a backward pass's states, at a time.
-_CHUNK = 2**26
+# Bytes of displacements, and of a backward pass's states, at a time; of displacements, as many as the image's if more.
+_CHUNK = 2**24
 
 
 class Plan(NamedTuple):
@@ -42,10 +42,11 @@ class Plan(NamedTuple):
 _plans: weakref.WeakKeyDictionary[Rays, dict[Any, list[Plan]]] = weakref.WeakKeyDictionary()
 
 
-def plans(ball: GeodesicBall, device: torch.device) -> list[Plan]:
-    """Cut a ball's rays into runs whose displacements are small enough."""
-    pixels = ball.metric.batch * ball.metric.groups * math.prod(ball.metric.spatial)
-    most = max(_CHUNK // max(8 * pixels, 1), 1)  # samples at a time
+def plans(ball: GeodesicBall, image: Tensor) -> list[Plan]:
+    """Cut a ball's rays into runs whose displacements are small enough, or smaller than the image."""
+    device, pixels = image.device, ball.metric.batch * ball.metric.groups * math.prod(ball.metric.spatial)
+    room = max(_CHUNK, image.numel() * image.element_size())
+    most = max(room // max(8 * pixels, 1), 1)  # samples at a time
     if torch.compiler.is_compiling():
         return _make_plans(ball.rays, ball.steps, most, device)
     key = (ball.steps, min(most, ball.samples), device)
@@ -255,13 +256,13 @@ def _compute_shoot_backward(
     table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
     numbers = {"steps": steps, "images": fields, **_rays(field, samples, radius, spacing, circular), "BM": _BLOCK}
     states_of_a_ray = steps * 8 * fields * height * width
-    most = max(_CHUNK // (4 * states_of_a_ray), 1)
+    most = min(max(_CHUNK // (4 * states_of_a_ray), 1), len(vectors))
+    states = field.new_empty(most * states_of_a_ray)
     for ray in range(0, len(vectors), most):
         rays = min(most, len(vectors) - ray)
         grid = (triton.cdiv(height * width, _BLOCK), rays, fields)
         launch = launch_of(trace_backward_kernel, grid, first_ray=ray, **numbers)
         with on_device(field):
-            states = field.new_empty(rays * states_of_a_ray)
             launch(grad=grad, field=field, grad_field=sums, states=states, **table)
     to_metric = _derive_adjoint(sums, count, spacing, circular)
     return _compute_smooth_adjoint(to_metric, circular) if smoothed else to_metric
