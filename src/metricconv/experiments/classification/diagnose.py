@@ -32,6 +32,9 @@ QUANTITIES = {
     "residual": "residual of the fitted ball, px",
 }
 
+# What is larger is drawn by its logarithm.
+_FAR = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
@@ -146,14 +149,17 @@ def figure(statistics: Sequence[Statistic]) -> Any:
                 places, [s.low for s in some], [s.high for s in some], color=colour, alpha=0.15, linewidth=0
             )
         medians, highs = zip(*((s.median, s.high) for s in statistics if s.quantity == quantity), strict=True)
-        if max(highs) > 4 * max(medians) > 0:  # a few far ones would flatten the rest
+        if max(medians) > _FAR:  # one method that is lost would flatten the others
+            axes.set_yscale("symlog", linthresh=1)
+        elif max(highs) > 4 * max(medians) > 0:  # and so would a few pixels
             axes.set_ylim(top=4 * max(medians))
         axes.set_title(QUANTITIES[quantity], fontsize=9)
         axes.set_xticks(range(len(layers)), [_tick(layer) for layer in layers], rotation=60, fontsize=7)
         axes.grid(alpha=0.3)
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
-    panels[0].legend(fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     bands = "medians, and bands from the 10th to the 90th percentile"
     drawing.supxlabel(f"layer: stage.block.convolution; {bands}", fontsize=9)
     return drawing
