@@ -21,6 +21,8 @@ USUAL_MULTIPLIER = 0.1
 
 # What the short grid holds fixed where the command says nothing else.
 SHORT = {"recipe": "onecycle", "epochs": 6, "batch": 128, "holdout": 5000}
+# What it holds fixed on grey images: at the usual rate even the standard network is at times lost.
+GENTLE = {"lr": 0.1}
 # What is tried on the metric network beside its usual form.
 VARIANTS: dict[str, dict[str, Any]] = {
     "Riemannian": {"method": "metric-riemann"},
@@ -43,16 +45,16 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
     first, *others = seeds
     second, more = others[:1], others[1:]
     cifar = {"dataset": "cifar100", **common}
-    clothes = {"dataset": "fashion-mnist", **common}
+    clothes = {"dataset": "fashion-mnist", **GENTLE, **common}
 
     def make(base: Mapping[str, Any], method: str, **rest: Any) -> Setting:
         return Setting(**{**base, "method": method, **rest})
 
-    def sweep(*multipliers: float, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
+    def sweep(base: Mapping[str, Any], *multipliers: float, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
         def settings(_: Results) -> Iterator[Setting]:
             for multiplier in multipliers:
                 for method in ADAPTIVE:
-                    yield make(cifar, method, head_multiplier=multiplier, seed=first, **rest)
+                    yield make(base, method, head_multiplier=multiplier, seed=first, **rest)
 
         return settings
 
@@ -62,7 +64,7 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
         def settings(results: Results) -> Iterator[Setting]:
             for seed in seeds:
                 for method in methods:
-                    multiplier = best_multiplier(results, make(cifar, method, seed=first))
+                    multiplier = best_multiplier(results, make(base, method, seed=first))
                     yield make(base, method, head_multiplier=multiplier, seed=seed, **rest)
 
         return settings
@@ -76,17 +78,19 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
 
     return [
         ("CIFAR-100, standard", lambda _: [make(cifar, "standard", seed=first)]),
-        ("CIFAR-100, the heads' rate", sweep(*MULTIPLIERS[:3])),
+        ("CIFAR-100, the heads' rate", sweep(cifar, *MULTIPLIERS[:3])),
         ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seeds=second)),
-        ("Fashion-MNIST", best(clothes, "standard", *ADAPTIVE)),
+        ("Fashion-MNIST, standard", lambda _: [make(clothes, "standard", seed=first)]),
+        ("Fashion-MNIST, the heads' rate", sweep(clothes, *MULTIPLIERS[:3])),
         ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seeds=second)),
-        ("CIFAR-100, fixed weights", sweep(*MULTIPLIERS[:3], weights="fixed")),
+        ("CIFAR-100, fixed weights", sweep(cifar, *MULTIPLIERS[:3], weights="fixed")),
         ("CIFAR-100, the paper's init", best(cifar, *ADAPTIVE, init="paper")),
-        ("CIFAR-100, the heads' rate, finer", sweep(*MULTIPLIERS[3:])),
+        ("CIFAR-100, the heads' rate, finer", sweep(cifar, *MULTIPLIERS[3:])),
         ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seeds=second)),
         ("CIFAR-100, other metrics", variants),
-        ("Fashion-MNIST, fixed weights", best(clothes, *ADAPTIVE, weights="fixed")),
+        ("Fashion-MNIST, fixed weights", sweep(clothes, *MULTIPLIERS[:3], weights="fixed")),
         ("CIFAR-100, more seeds", best(cifar, "standard", *ADAPTIVE, seeds=more)),
+        ("Fashion-MNIST, more seeds", best(clothes, "standard", *ADAPTIVE, seeds=more)),
     ]
 
 
