@@ -94,7 +94,7 @@ def contenders(shape: Shape) -> Iterator[Contender]:
             yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
     for dtype in (*half, single):
         yield Contender("metric", dtype, True, _metric, _metric_conv)
-    if shape.kernel <= 11 and shape.groups == 1:
+    if shape.kernel <= 31 and shape.groups == 1:
         for dtype in (torch.bfloat16, single):
             yield Contender("geodesic, 4 steps", dtype, True, _metric, _geodesic(4))
     if shape.kernel == 11:

@@ -289,6 +289,8 @@ def test_a_convolution_with_few_outputs_is_torchs_where_that_serves(options: dic
     assert narrow_conv(x, weight, bias, *sizes) is None  # torch's refuses two types
     assert narrow_conv(x.contiguous(), weight.half(), bias.half(), *sizes) is None
     assert narrow_conv(*(t.half().to("meta") for t in (x, weight, bias)), *sizes) is None
+    with torch.autocast("cpu", torch.float16):  # which leaves float64 alone
+        assert narrow_conv(x.double(), weight.double(), bias.double(), *sizes) is None
 
 
 def test_layers_predict_by_the_fused_way() -> None:

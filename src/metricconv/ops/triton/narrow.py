@@ -32,7 +32,7 @@ def narrow_conv(
     dilation: tuple[int, ...],
 ) -> Tensor | None:
     """Return what ``nn.functional.conv2d`` does, or None where that one is as fast, or needed."""
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         x = x.to(torch.get_autocast_dtype(x.device.type))
     elif weight.dtype != x.dtype:  # which torch's refuses
         return None
