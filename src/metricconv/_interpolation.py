@@ -9,7 +9,7 @@ from torch import Tensor
 PADDING_MODES = ("zeros", "border", "reflect", "circular")
 
 # Positions are clamped here before they become integers: float32 has no fractions left beyond it.
-_FARTHEST = 2.0**23
+FARTHEST = 2.0**23
 
 
 def corners(position: Tensor, size: Sequence[int], padding_mode: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -25,7 +25,7 @@ def corners(position: Tensor, size: Sequence[int], padding_mode: str) -> Iterato
     >>> sum(x[i] * w for i, w in corners(torch.tensor([[0.5], [1.25]]), [3], "zeros"))
     tensor([15., 25.])
     """
-    position = position.clamp(-_FARTHEST, _FARTHEST)
+    position = position.clamp(-FARTHEST, FARTHEST)
     low = position.floor()
     fraction = position - low
     axes = []

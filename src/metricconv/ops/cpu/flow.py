@@ -5,11 +5,8 @@ A local field is twelve numbers: M (3), ω (2), its curl, ∂_y M (3) and ∂_x 
 
 import numpy as np
 
+from ...metrics.flow import _LEAST_NORM, _LEAST_PIVOT
 from .jit import inlined
-
-# As in metrics/flow.py.
-LEAST_PIVOT = 1e-6
-LEAST_NORM = 1e-3
 
 # Exact in float32, and so no reason to widen what they are multiplied with, nor to narrow it.
 ZERO, QUARTER, HALF, ONE = map(np.float32, (0, 0.25, 0.5, 1))
@@ -95,4 +92,4 @@ def squares(m00, m01, m11, u0, u1, least):
 @inlined
 def guards(like):
     """Return the least pivot and the least norm in the dtype of an array."""
-    return like.dtype.type(LEAST_PIVOT), like.dtype.type(LEAST_NORM)
+    return like.dtype.type(_LEAST_PIVOT), like.dtype.type(_LEAST_NORM)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._interpolation import FARTHEST
 from .flow import HALF, ONE, QUARTER, ZERO, guards, rates, squares
 from .jit import compiled, inlined, inner
 from .nodes import CHANNELS, mix
@@ -30,9 +31,6 @@ X, W, B, Q, SIZE, UP, FOLLOWS, LOCAL, RECORD = (ROW * np.uint64(row) for row in 
 # the field was looked up and of what was found.
 FELT_X, FELT_W, FELT_B, FELT = (ROW * np.uint64(row) for row in (0, 2, 4, 6))
 TO_X, TO_W, TO_B, TO_Q, TO_PLACE, TO_LOCAL, STATE = (ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 10, 22))
-
-# As in _interpolation.py.
-FARTHEST = 2.0**23
 
 
 class Flow(NamedTuple):

@@ -27,6 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._interpolation import FARTHEST
+from ...metrics.base import SMALLEST_NORM
 from . import geodesics, retrace
 from .geodesics import STRIP, Flow
 from .jit import compiled, inlined, inner
@@ -36,11 +38,6 @@ GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 # Columns of the table of taps: cell or direction (z, y, x), radius, the sample's number j, that of its direction, and
 # the length of its geodesic.
 RADIUS, NUMBER, DIRECTION, LENGTH = range(3, 7)
-
-# As in metrics/base.py: no sample is farther than 1e6 pixels; and as in _interpolation.py: float32 has no fractions
-# left beyond 2²³.
-SMALLEST_NORM = 1e-6
-FARTHEST = 2.0**23
 
 
 class Geometry(NamedTuple):

@@ -13,12 +13,12 @@ from .launcher import on_device
 
 def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
     """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
-    step = call.once("columns", lambda: images_by_columns(call))
+    step = images_by_columns(call)
     if step:
         with on_device(call.x):
             return _by_columns(call, grad, needs, step)
     needs_x, needs_weight, *needs_geometry = needs
-    window, fused = call.once("window", lambda: _window(call))
+    window, fused = _window(call)
     moves = any(needs_geometry)
     with_weights = moves and needs_weight and fused
     with_image = moves and not with_weights and needs_x and window != "patch"
@@ -41,11 +41,15 @@ def _window(call: Call) -> tuple[str, bool]:
 
     What is gathered for the weights serves the geometry too, but is then added tap by tap, in any order.
     """
-    shape, how = call.shape(), tiles.contraction(call.channels())
-    exact = call.x.dtype == torch.float32 and precision() == "ieee"
-    roomy = tiles.roomy(call.x.device)
-    window = tiles.window(how, shape, call.padding_mode, call.x.element_size(), exact, roomy)
-    return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
+
+    def find() -> tuple[str, bool]:
+        how, size, roomy = tiles.contraction(call.channels()), call.x.element_size(), tiles.roomy(call.x.device)
+        exact = call.x.dtype == torch.float32 and precision() == "ieee"
+        window = tiles.window(how, call.shape(), call.padding_mode, size, exact, roomy)
+        return window, tiles.geometry_with_weights(how, call.channels()) and not deterministic()
+
+    found: tuple[str, bool] = call.once("window", find)
+    return found
 
 
 def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -82,7 +86,7 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
     kernel has read such a gradient it leaves the sample in its place: the other product is theirs with ∂L/∂y.
     """
     needs_x, needs_weight, *needs_geometry = needs
-    moves, outs, (window, _) = any(needs_geometry), call.weight.shape[0], call.once("window", lambda: _window(call))
+    moves, outs, (window, _) = any(needs_geometry), call.weight.shape[0], _window(call)
     weight = by_tap(call).flatten(1)
     x, to_weight = _empty_image(call) if needs_x else None, None
     moved: list[tuple[Tensor | None, ...]] = []
@@ -94,7 +98,8 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
         if sums is not None and window == "patch":
             _scatter(part, upstream, window, sums, False, columns)
         rest, into = ("no", None) if sums is None or window == "patch" else (window, sums)
-        moved.append(launch_backward_data(part, upstream, rest, into, moves, columns, needs_weight))
+        if into is not None or moves or needs_weight:
+            moved.append(launch_backward_data(part, upstream, rest, into, moves, columns, needs_weight))
         if x is not None and sums is not None:
             x[some] = sums.total()
         if needs_weight:
@@ -102,7 +107,8 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
         del columns  # whose room the next images' take
     if to_weight is not None:
         to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2).to(call.weight.dtype)
-    return [x, to_weight, *(_joined(parts) for parts in zip(*moved, strict=True))]
+    geometry = [_joined(parts) for parts in zip(*moved, strict=True)] if moved else [None] * 3
+    return [x, to_weight, *geometry]
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

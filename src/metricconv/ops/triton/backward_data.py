@@ -37,7 +37,7 @@ def backward_data_kernel(
     grad_modulation,  # [parts, B, G, P, *out], float32
     grad_field,  # [parts, B, G, n, *out] or [parts, B, G, P, 2, *out], float32
     grad_drift,  # [parts, B, G, 2, *out], float32
-    columns,  # [B·out, P, C]: g_j, where it is known; then the samples m_j x_j in its place, if they are WANTED
+    columns,  # [B·out, P, C]: g_j, where it is known; then the samples m_j x_j in its place, to KEEP them
     strays,  # [programs]: 1 where a sample left its patch's window, else 0
     scale,  # [1], of the fixed-point sums
     shape,
@@ -62,7 +62,7 @@ def backward_data_kernel(
     EVEN: tl.constexpr,  # BK divides the span
     SCATTER: tl.constexpr,  # "no", "add", "fixed": whether and how the image's gradient is summed in memory
     MOVES: tl.constexpr,  # "no", or how to deposit the gradients of field, drift and modulation
-    WANTED: tl.constexpr,
+    KEEP: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -188,9 +188,9 @@ def backward_data_kernel(
                 )  # [BW, BM]
                 window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
 
-            if MOVES != "no" or WANTED:
+            if MOVES != "no" or KEEP:
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
-            if WANTED:
+            if KEEP:
                 value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)
                 tl.store(here_at, value.to(x.dtype.element_ty), mask=live[:, None] & in_span[None, :])
             if MOVES != "no":

@@ -1,4 +1,4 @@
-"""The backward kernel for the weights, and for the geometry where channels are many. It computes the samples again."""
+"""The backward kernel for the weights, at times with the geometry. It computes the samples again."""
 
 import triton
 import triton.language as tl

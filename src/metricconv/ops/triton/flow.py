@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 
 from ...metrics.flow import _LEAST_NORM, _LEAST_PIVOT
-from .forward import INTERPRETED
-from .geometry import add_product, axis_corners, widen
+from .geometry import INTERPRETED, add_product, axis_corners, widen
 
 LEAST_PIVOT = tl.constexpr(_LEAST_PIVOT)
 LEAST_NORM = tl.constexpr(_LEAST_NORM)

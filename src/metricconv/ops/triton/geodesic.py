@@ -24,7 +24,7 @@ from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
 
 _BLOCK = 128
-# Bytes of displacements, and of a backward pass's states, at a time; of displacements, as many as the image's if more.
+# Bytes held at a time: displacements (or as many as the image takes, if that is more), states of a backward pass.
 _CHUNK = 2**24
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-# As in metrics/base.py: no sample is farther than 1e6 pixels; and as in _interpolation.py: float32 has no fractions
-# left beyond 2²³.
-SMALLEST_NORM = tl.constexpr(1e-6)
-FARTHEST = tl.constexpr(8388608.0)
+from ..._interpolation import FARTHEST as _FARTHEST
+from ...metrics.base import SMALLEST_NORM as _SMALLEST_NORM
+
+SMALLEST_NORM = tl.constexpr(_SMALLEST_NORM)
+FARTHEST = tl.constexpr(_FARTHEST)
 
 # Triton's interpreter (triton.knobs.runtime.interpret) multiplies bfloat16 by its bits: there, factors are widened.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)

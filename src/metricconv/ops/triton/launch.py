@@ -18,25 +18,38 @@ from .launcher import Launch, on_device
 def forward(call: Call, bias: Tensor | None, channels_last: bool) -> Tensor:
     """Return y, (B, C_out, *out)."""
     size = call.once("size", lambda: call.grid.size)
-    images = call.once("columns", lambda: images_by_columns(call))
+    images = images_by_columns(call)
     out = empty_output(call.x, call.weight.shape[0], size, channels_last or images > 0)
     if out.numel():
         with on_device(call.x):
             if images:
                 _contract_columns(call, bias, out, images)
             else:
-                name, how = ("forward", bias is None, channels_last), lambda: tiles.contraction(call.channels())
-                launch = call.once(name, lambda: _plan_forward(call, out, bias is not None, how()))
-                dense = None if bias is None else bias.contiguous()
-                launch(**call.tensors(), weight=by_tap(call), bias=dense, out=out)
+                _contract(call, bias, out, channels_last)
     return out if channels_last else out.contiguous()
 
 
 def images_by_columns(call: Call) -> int:
     """Return for how many images at a time all samples, or their gradients, are kept; 0 for none."""
-    if call.groups > 1 or deterministic():  # which torch's library promises only with settings of its own
-        return 0
-    return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
+
+    def find() -> int:
+        # Products of cuBLAS are deterministic only with CUBLAS_WORKSPACE_CONFIG: without it torch refuses them.
+        if call.groups > 1 or deterministic():
+            return 0
+        return tiles.images_by_columns(call.shape(), call.channels(), call.x.element_size())
+
+    found: int = call.once("columns", find)
+    return found
+
+
+def _contract(call: Call, bias: Tensor | None, out: Tensor, channels_last: bool) -> None:
+    """Write y by one kernel, which gathers and contracts."""
+
+    def plan() -> Launch:
+        return _plan_forward(call, out, bias is not None, tiles.contraction(call.channels()))
+
+    launch = call.once(("forward", bias is None, channels_last), plan)
+    launch(**call.tensors(), weight=by_tap(call), bias=None if bias is None else bias.contiguous(), out=out)
 
 
 def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int) -> None:
@@ -102,16 +115,16 @@ class Sums:
 class _Room:
     """Where programs leave the gradients of modulation, field and drift.
 
-    ``rivals`` programs find something for each number: they "add" it in place, or "store" it in parts of their own,
+    ``writers`` programs find something for each number: they "add" it in place, or "store" it in parts of their own,
     which are then summed in a fixed order.
     """
 
     names = ("modulation", "field", "drift")
 
-    def __init__(self, call: Call, rivals: int) -> None:
-        self.fields = {name: getattr(call, name) for name in self.names if rivals}
-        self.parts = rivals if deterministic() else min(rivals, 1)
-        self.how = "no" if rivals == 0 else "store" if rivals == self.parts else "add"
+    def __init__(self, call: Call, writers: int) -> None:
+        self.fields = {name: getattr(call, name) for name in self.names if writers}
+        self.parts = writers if deterministic() else min(writers, 1)
+        self.how = "no" if writers == 0 else "store" if writers == self.parts else "add"
 
     def numbers(self) -> dict[str, Any]:
         """Return the kernels' arguments that say how to walk through it."""
@@ -140,18 +153,18 @@ def launch_backward_data(
     image: Sums | None,
     moves: bool,
     columns: Tensor | None = None,
-    wanted: bool = False,
+    keep: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Add to the image's gradient; return those of modulation, field and drift, None where they are not asked for.
 
-    With ``columns``, (B·out, P, C), the samples' gradients are read there, and samples left in their place if wanted.
+    With ``columns``, (B·out, P, C), the samples' gradients are read there, and samples to ``keep`` left in their place.
     """
     scatter, known = "no" if image is None else image.how, columns is not None
-    name = ("data", window, scatter, moves, known, wanted)
-    launch, rivals = call.once(name, lambda: _plan_backward_data(call, grad, *name[1:]))
+    name = ("data", window, scatter, moves, known, keep)
+    launch, writers = call.once(name, lambda: _plan_backward_data(call, grad, *name[1:]))
     if image is not None and window == "patch":
         image.strays = torch.empty(launch.grid, dtype=torch.int32, device=call.x.device)
-    moved = _Room(call, rivals).make()
+    moved = _Room(call, writers).make()
     launch(
         **call.tensors(),
         grad_out=grad,
@@ -166,7 +179,7 @@ def launch_backward_data(
 
 
 def _plan_backward_data(
-    call: Call, grad: Tensor, window: str, scatter: str, moves: bool, known: bool, wanted: bool
+    call: Call, grad: Tensor, window: str, scatter: str, moves: bool, known: bool, keep: bool
 ) -> tuple[Launch, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
@@ -174,14 +187,14 @@ def _plan_backward_data(
     cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, moves, roomy)
     blocks = math.ceil(channels.span / cut["BK"])
     windows = math.ceil(shape.batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
-    rivals = channels.spans_per_metric * blocks if moves else 0
-    room = _Room(call, rivals)
+    writers = channels.spans_per_metric * blocks if moves else 0
+    room = _Room(call, writers)
     launch = Launch(
         backward_data_kernel,
         [windows * (channels.ins // channels.span) * blocks],
         **call.numbers("known" if known else how),
         **room.numbers(),
-        WANTED=wanted,
+        KEEP=keep,
         part_strides=room.part_strides(),
         out_strides=image_strides(grad),
         EVEN=channels.span % cut["BK"] == 0,
@@ -190,17 +203,17 @@ def _plan_backward_data(
         STEPS=1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"]),
         **cut,
     )
-    return launch, rivals
+    return launch, writers
 
 
 def launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the gradient of the weights, (C_out, C/groups, k_h, k_w); and those of modulation, field and drift."""
-    launch, parts, rivals = call.once(("weight", moves), lambda: _plan_backward_weight(call, grad, moves))
+    launch, parts, writers = call.once(("weight", moves), lambda: _plan_backward_weight(call, grad, moves))
     adds = launch.numbers["DEPOSIT"] == "add"
     outs, ins_per_group, *kernel = call.weight.shape
     new = torch.zeros if adds else torch.empty
     sums = new((1 if adds else parts, outs, *kernel, ins_per_group), dtype=torch.float32, device=call.x.device)
-    moved = _Room(call, rivals).make()
+    moved = _Room(call, writers).make()
     launch(**call.tensors(), grad_out=grad, weight=by_tap(call), grad_weight=sums, **moved)
     total = sums[0] if len(sums) == 1 else sums.sum(0)
     return total.to(call.weight.dtype).permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
@@ -217,12 +230,12 @@ def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch
     per_part = math.ceil(count / tiles.parts(count, programs))
     parts = math.ceil(count / per_part)
     adds = parts > 1 and not deterministic()
-    rivals = programs if moves else 0
+    writers = programs if moves else 0
     launch = Launch(
         backward_weight_kernel,
         [programs * parts],
         **call.numbers(how),
-        **_Room(call, rivals).numbers(),
+        **_Room(call, writers).numbers(),
         out_strides=image_strides(grad),
         tiles=count,
         tiles_per_part=per_part,
@@ -233,7 +246,7 @@ def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch
         STEPS=steps,
         **cut,
     )
-    return launch, parts, rivals
+    return launch, parts, writers
 
 
 def _total(parts: Tensor | None) -> Tensor | None:

@@ -69,14 +69,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *call, bias, _ = inputs
     ctx.save_for_backward(*call[:6])
     ctx.numbers = call[6:]
-    ctx.biased = None if bias is None else bias.dtype
+    ctx.bias_dtype = None if bias is None else bias.dtype
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, weight, modulation, field, drift, table = ctx.saved_tensors
     needs = [bool(n) for n in ctx.needs_input_grad[:5]]
     found = _backward(x, weight, modulation, field, drift, table, *ctx.numbers, grad, needs)
-    bias = grad.sum((0, 2, 3), dtype=ctx.biased) if ctx.needs_input_grad[-2] else None
+    bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if ctx.needs_input_grad[-2] else None
     grads = [g if n else None for g, n in zip(found, needs, strict=True)]
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 

@@ -1,7 +1,7 @@
 """Convolutions with few outputs, as those of heads are: a matrix product at every pixel, then a sum over taps.
 
 A library's convolution pads few outputs to a whole tile. But W_t x for all taps t together is a product with as many
-columns as taps and outputs, which it computes at the speed of the memory; each output is a sum of nine of its numbers.
+columns as taps and outputs, which it computes at the speed of the memory; an output is a sum of one number a tap.
 """
 
 import functools
@@ -39,7 +39,7 @@ def narrow_conv(
     if (
         x.dtype not in _HALF
         or traced(x)
-        or deterministic()  # which torch's library promises only with settings of its own
+        or deterministic()  # as cuBLAS is not without settings of its own
         or 2 * _columns(weight) > 3 * x.shape[1]  # the products would take much more room than the image
         or x.shape[1] % _ALIGNED
         or not x.is_contiguous(memory_format=torch.channels_last)
@@ -117,7 +117,7 @@ class _Narrow(torch.autograd.Function):
             launch, _ = _launches(grid, len(x), len(weight), len(table))
             launch(products=_rows(x) @ table.T, bias=bias, out=out)
         ctx.save_for_backward(x, weight, table)
-        ctx.grid, ctx.biased = grid, bias.dtype
+        ctx.grid, ctx.bias_dtype = grid, bias.dtype
         return out
 
     @staticmethod
@@ -125,7 +125,7 @@ class _Narrow(torch.autograd.Function):
         """Return the gradients of image, weights and bias."""
         x, weight, table = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        of_bias = grad.sum((0, 2, 3), dtype=ctx.biased) if needs_bias else None
+        of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias else None
         if torch.is_grad_enabled():
             return *_differentiable(ctx.grid, grad, x, weight, [needs_x, needs_weight, False]), of_bias, None
         of_x = of_weight = None

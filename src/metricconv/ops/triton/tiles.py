@@ -14,9 +14,11 @@ import torch
 from .forward import Channels
 from .geometry import Shape
 
-# Tiles of a part are summed in registers: enough parts to fill the largest GPU, few enough to keep the sum cheap.
+# Measured on an H200, which has 132 multiprocessors: see benchmarks/README.md.
+# Tiles of a part are summed in registers: enough parts to fill the GPU, 8 a multiprocessor, and few enough to keep the
+# sum cheap.
 _PROGRAMS = 1056
-# Numbers kept for samples or their gradients, and how many of them a sample tap must have to fill the largest GPU.
+# How many numbers are kept at a time, of samples or their gradients; and how many of each tap fill the GPU.
 _WORKSPACE = 20 * 2**20
 _BUSY = 2**19
 
