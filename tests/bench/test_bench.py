@@ -9,7 +9,7 @@ from metricconv._files import read_table
 from metricconv.bench import gpu, report
 from metricconv.bench.__main__ import main
 from metricconv.bench.cases import SHAPES, Contender, Shape, contenders
-from metricconv.bench.correctness import errors
+from metricconv.bench.correctness import cut, errors
 from metricconv.bench.gpu import COLUMNS, _row
 from metricconv.bench.rows import Rows
 from metricconv.bench.timing import Timing
@@ -40,6 +40,23 @@ def test_first_calls_are_made_in_other_processes_and_their_failures_are_said(cap
 def test_every_contender_of_ours_passes_the_gate_in_float32(contender):
     found = errors(contender, TINY, "cpu")
     assert set(found) >= {"output", "x", "weight"} and max(found.values()) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_gate_takes_the_way_that_is_timed(shape, dtype):
+    pytest.importorskip("triton")
+    from metricconv.ops.triton.call import Call
+    from metricconv.ops.triton.launch import images_by_columns
+
+    def kept(shape):
+        x = torch.empty(shape.batch, shape.channels, shape.height, shape.width, dtype=dtype, device="meta")
+        weight = x.new_empty(shape.channels, shape.channels // shape.groups, shape.kernel, shape.kernel)
+        k, p = [shape.kernel] * 2, [shape.kernel // 2] * 2
+        call = Call(x, weight, None, None, None, None, "grid", k, [1.0, 1.0], [1, 1], [1, 1], p, shape.groups, "zeros")
+        return images_by_columns(call) > 0
+
+    assert kept(cut(shape)) == kept(shape)
 
 
 def test_the_gate_sees_a_wrong_gradient():

@@ -88,34 +88,36 @@ def contenders(shape: Shape) -> Iterator[Contender]:
     """Yield everyone who takes part on a shape; the rivals first."""
     half, single = (torch.bfloat16, torch.float16), torch.float32
     for dtype in (*half, single):
-        yield Contender("cudnn conv2d", dtype, True, _nothing, _conv2d)
+        yield Contender("cudnn conv2d", dtype, True, no_inputs, conv2d)
     if shape.kernel <= 31:  # beyond, its offsets alone would take gigabytes
         for dtype in (torch.float16, single):
             yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
     for dtype in (*half, single):
-        yield Contender("metric", dtype, True, _metric, _metric_conv)
+        yield Contender("metric", dtype, True, metric_inputs, metric_conv)
     if shape.kernel <= 31 and shape.groups == 1:
         for dtype in (torch.bfloat16, single):
-            yield Contender("geodesic, 4 steps", dtype, True, _metric, _geodesic(4))
+            yield Contender("geodesic, 4 steps", dtype, True, metric_inputs, geodesic_conv(4))
     if shape.kernel == 11:
-        yield Contender("geodesic, 11 steps", single, True, _metric, _geodesic(11))
+        yield Contender("geodesic, 11 steps", single, True, metric_inputs, geodesic_conv(11))
     if shape.kernel <= 31:
         for dtype in (torch.bfloat16, single):
             yield Contender("deformable", dtype, True, _displacement, _deformable)
         yield Contender("deformable v2", torch.bfloat16, True, _displacement_and_modulation, _deformable)
     if shape.kernel <= 11:
-        yield Contender("metric (reference)", single, False, _metric, _reference)
+        yield Contender("metric (reference)", single, False, metric_inputs, reference_conv)
 
 
-def _nothing(shape: Shape, device: str) -> Inputs:
+def no_inputs(shape: Shape, device: str) -> Inputs:
+    """Return no geometry."""
     return {}
 
 
-def _conv2d(shape: Shape, t: Inputs) -> Tensor:
+def conv2d(shape: Shape, t: Inputs) -> Tensor:
+    """Compute torch's convolution."""
     return nn.functional.conv2d(t["x"], t["weight"], padding=shape.kernel // 2, groups=shape.groups)
 
 
-def _metric(shape: Shape, device: str) -> Inputs:
+def metric_inputs(shape: Shape, device: str) -> Inputs:
     """Balls about as large as the ordinary kernel's grid, but at most 5 pixels, somewhat anisotropic and asymmetric."""
     size = (shape.batch, shape.metric_groups)
     field = (shape.height, shape.width)
@@ -136,12 +138,15 @@ def _support_conv(shape: Shape, t: Inputs, support: mc.Support, backend: str = "
     )
 
 
-def _metric_conv(shape: Shape, t: Inputs, backend: str = "auto") -> Tensor:
-    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
+def metric_conv(shape: Shape, t: Inputs, backend: str = "auto") -> Tensor:
+    """Sum over tangent balls."""
+    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), stencil(shape.kernel, t["M"].device))
     return _support_conv(shape, t, ball, backend)
 
 
-def _geodesic(steps: int, backend: str = "auto") -> Callable[[Shape, Inputs], Tensor]:
+def geodesic_conv(steps: int, backend: str = "auto") -> Callable[[Shape, Inputs], Tensor]:
+    """Return a sum over geodesic balls, traced in so many steps."""
+
     def call(shape: Shape, t: Inputs) -> Tensor:
         ball = mc.GeodesicBall(mc.Randers(t["M"], t["omega"]), _rays(shape.kernel), steps)
         return _support_conv(shape, t, ball, backend)
@@ -154,12 +159,14 @@ def _rays(kernel: int) -> Rays:
     return Rays.of(mc.stencils.onion(kernel))
 
 
-def _reference(shape: Shape, t: Inputs) -> Tensor:
-    return _metric_conv(shape, t, backend="reference")
+def reference_conv(shape: Shape, t: Inputs) -> Tensor:
+    """Sum over tangent balls by the reference."""
+    return metric_conv(shape, t, backend="reference")
 
 
 @functools.cache
-def _stencil(kernel: int, device: torch.device) -> mc.stencils.Stencil:
+def stencil(kernel: int, device: torch.device) -> mc.stencils.Stencil:
+    """Return the stencil of the balls, made once."""
     return mc.stencils.onion(kernel).to(device)
 
 

@@ -1,6 +1,7 @@
 """The gate: no time is reported for a computation that is wrong."""
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -8,17 +9,18 @@ from torch import Tensor
 from .cases import Contender, Inputs, Shape
 
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+TF32_TOLERANCE = 1e-2
+# Numbers in the images of a check: so many that wide layers go the way that is timed.
+_NUMBERS = 2**19
 
 
 def errors(contender: Contender, shape: Shape, device: str, expected: Contender | None = None) -> dict[str, float]:
     """Return the relative errors ‖a − b‖/‖b‖ of the output, with and without gradients, and of every gradient.
 
     The truth is what the contender ``expected`` finds in float64, or the same one, as where float64 is the reference's
-    affair. The shape is cut to at most two images of 24×24 pixels, with an odd number of rows so that tiles do not fit.
+    affair. The shape is ``cut``.
     """
-    small = dataclasses.replace(
-        shape, batch=min(shape.batch, 2), height=min(shape.height, 23), width=min(shape.width, 24)
-    )
+    small = cut(shape)
     torch.manual_seed(0)
     tensors = contender.inputs(small, device)
     precise = {name: t.detach().double().requires_grad_() for name, t in tensors.items()}
@@ -26,6 +28,13 @@ def errors(contender: Contender, shape: Shape, device: str, expected: Contender 
     result = _with_gradients(contender, small, tensors, gradient)
     truth = _with_gradients(expected or contender, small, precise, gradient)
     return {name: _relative(result[name], truth[name]) for name in truth}
+
+
+def cut(shape: Shape) -> Shape:
+    """Return a few images of at most 23×24 pixels: an odd number of rows, so that tiles do not fit."""
+    height, width = min(shape.height, 23), min(shape.width, 24)
+    images = max(2, math.ceil(_NUMBERS / (shape.channels * height * width)))
+    return dataclasses.replace(shape, batch=min(shape.batch, images), height=height, width=width)
 
 
 def _with_gradients(contender: Contender, shape: Shape, tensors: Inputs, gradient: Tensor) -> dict[str, Tensor]:

@@ -22,14 +22,14 @@ from .cases import (
     Contender,
     Inputs,
     Shape,
-    _conv2d,
-    _geodesic,
-    _metric,
-    _metric_conv,
-    _nothing,
-    _reference,
-    _stencil,
     calls,
+    conv2d,
+    geodesic_conv,
+    metric_conv,
+    metric_inputs,
+    no_inputs,
+    reference_conv,
+    stencil,
 )
 from .correctness import TOLERANCE, errors
 from .rows import Row, Rows
@@ -64,16 +64,16 @@ def contenders(shape: Shape) -> Iterator[Contender]:
     """Yield everyone who takes part on a shape; the rivals first."""
     single = torch.float32
     if shape in LARGE:
-        yield Contender("metric", single, False, _metric, _ours)
+        yield Contender("metric", single, False, metric_inputs, _ours)
         return
     if shape.channels > 1:
-        yield Contender("torch conv2d", single, False, _nothing, _conv2d)
+        yield Contender("torch conv2d", single, False, no_inputs, conv2d)
     else:
-        yield Contender("grid_sample", single, False, _metric, _grid_sample)
-    yield Contender("metric", single, False, _metric, _ours)
-    yield Contender("metric (reference)", single, False, _metric, _reference)
-    yield Contender("geodesic", single, False, _metric, _geodesic(STEPS, "cpu"))
-    yield Contender("geodesic (reference)", single, False, _metric, _geodesic(STEPS, "reference"))
+        yield Contender("grid_sample", single, False, metric_inputs, _grid_sample)
+    yield Contender("metric", single, False, metric_inputs, _ours)
+    yield Contender("metric (reference)", single, False, metric_inputs, reference_conv)
+    yield Contender("geodesic", single, False, metric_inputs, geodesic_conv(STEPS, "cpu"))
+    yield Contender("geodesic (reference)", single, False, metric_inputs, geodesic_conv(STEPS, "reference"))
 
 
 def _rows(only: str) -> Iterator[Row]:
@@ -96,9 +96,9 @@ def _rows(only: str) -> Iterator[Row]:
 
 def _gate(shape: Shape, contender: Contender) -> float:
     """Return the largest error of the output and of any gradient; torch's own convolution is taken at its word."""
-    if contender.call is _conv2d:
+    if contender.call is conv2d:
         return 0.0
-    truth = _geodesic(STEPS, "reference") if "geodesic" in contender.name else _reference
+    truth = geodesic_conv(STEPS, "reference") if "geodesic" in contender.name else reference_conv
     return max(errors(contender, shape, "cpu", dataclasses.replace(contender, call=truth)).values())
 
 
@@ -180,12 +180,12 @@ def _status(name: str) -> int:
 
 
 def _ours(shape: Shape, t: Inputs) -> Tensor:
-    return _metric_conv(shape, t, backend="cpu")
+    return metric_conv(shape, t, backend="cpu")
 
 
 def _grid_sample(shape: Shape, t: Inputs) -> Tensor:
     """What one writes without this library: a grid of all positions, torch's own sampler, a weighted sum."""
-    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), _stencil(shape.kernel, t["M"].device))
+    ball = mc.TangentBall(mc.Randers(t["M"], t["omega"]), stencil(shape.kernel, t["M"].device))
     y, x = ball.offsets()[:, 0].unbind(2)  # [B, P, H, W]
     y = (y + torch.arange(shape.height).view(-1, 1).to(y)) * (2 / (shape.height - 1)) - 1
     x = (x + torch.arange(shape.width).to(x)) * (2 / (shape.width - 1)) - 1

@@ -12,7 +12,7 @@ import torch
 from .._files import versions
 from . import training
 from .cases import SHAPES, Contender, Shape, calls, contenders
-from .correctness import TOLERANCE, errors
+from .correctness import TF32_TOLERANCE, TOLERANCE, errors
 from .rows import Row, Rows
 from .timing import Timing, measure
 
@@ -116,14 +116,23 @@ def _say(row: Row) -> None:
 
 
 def _gate(shape: Shape, contender: Contender) -> float:
+    """Return the worst error of one of ours, in float32 without TF32, or with it where that one is too large."""
     if contender.name.startswith(_RIVALS):  # rivals are taken at their word
         return 0.0
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    if contender.dtype == torch.float32:
+        rough = _worst(shape, contender, tf32=True)
+        if not rough <= TF32_TOLERANCE:
+            return rough
+    return _worst(shape, contender, tf32=False)
+
+
+def _worst(shape: Shape, contender: Contender, tf32: bool) -> float:
+    before = torch.backends.cuda.matmul.allow_tf32
     try:
-        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         return max(errors(contender, shape, "cuda").values())
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _calls(shape: Shape, contender: Contender) -> dict[str, Callable[[], object]]:
