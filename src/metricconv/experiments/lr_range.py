@@ -1,8 +1,9 @@
-"""The learning-rate range test (Smith, 2017): train while the rate grows, and see where the loss falls fastest.
+"""The learning-rate range test (Smith, 2017): train while the rate grows, and see how far the loss falls.
 
 Every loss is divided by that of the untrained module on the same batch, as hard batches differ from easy ones by more
 than a step of training changes. Lightning's own ``Tuner.lr_find`` does not; it has a fixed smoothing that lags half its
-sweep behind, suggests by the slope in the rate instead of its logarithm, and writes the whole model to disk.
+sweep behind, suggests where the loss falls fastest, by the slope in the rate instead of its logarithm, and writes the
+whole model to disk.
 """
 
 import copy
@@ -30,8 +31,8 @@ class RangeTest:
     """The loss at each rate of a logarithmic grid, 1 before training; a sweep ends early where the loss explodes.
 
     >>> rates = [10.0**n for n in range(-6, 4)]
-    >>> RangeTest(rates, [1.0, 1.0, 1.0, 1.0, 0.9, 0.3, 0.2, 0.2, 0.2, 0.2]).suggestion
-    0.1
+    >>> RangeTest(rates, [1.0, 1.0, 1.0, 1.0, 0.9, 0.6, 0.3, 0.2, 0.4, 1.2]).suggestion
+    1.0
     """
 
     rates: list[float]
@@ -46,17 +47,10 @@ class RangeTest:
 
     @property
     def suggestion(self) -> float:
-        """The rate where the smoothed loss falls fastest by the logarithm of the rate, before its minimum.
-
-        But at most a tenth of the rate at the minimum: where the loss explodes soon after, a long training would, too.
-        """
+        """A tenth of the rate at which the smoothed loss is least, as a long training explodes sooner than a sweep."""
         if len(self.losses) < 3:
             raise ValueError(f"`losses` (={self.losses}) are too few: start the range test at a smaller rate")
-        smoothed = np.array(self.smoothed)
-        slope = np.gradient(smoothed, np.log(self.rates))
-        least = max(int(smoothed.argmin()), 1)
-        steepest = self.rates[int(slope[: least + 1].argmin())]
-        return min(steepest, self.rates[least] / 10)
+        return self.rates[int(np.argmin(self.smoothed))] / 10
 
     def write(self, folder: Path, title: str = "") -> None:
         """Write ``lr_range.csv`` and ``lr_range.png``."""
@@ -126,7 +120,7 @@ def range_test(
 
 
 class _Sweep(Callback):
-    """Sets the rate before every batch, and keeps the loss after it, divided by the untrained module's."""
+    """Sets the rate before every batch, and keeps its loss before the step, divided by the untrained module's."""
 
     def __init__(self, rates: list[float]) -> None:
         self.rates = rates

@@ -41,11 +41,9 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
 
     Each method is taken at its own best multiplier of the heads' rate, chosen on held-out images with the first seed.
     """
-    common = SHORT | dict(common)
     first, *others = seeds
     second, more = others[:1], others[1:]
-    cifar = {"dataset": "cifar100", **common}
-    clothes = {"dataset": "fashion-mnist", **GENTLE, **common}
+    cifar, clothes = _base("cifar100", common), _base("fashion-mnist", common)
 
     def make(base: Mapping[str, Any], method: str, **rest: Any) -> Setting:
         return Setting(**{**base, "method": method, **rest})
@@ -94,11 +92,17 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
     ]
 
 
+def _base(dataset: str, common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the runs of a dataset have in common."""
+    gentle = GENTLE if "mnist" in dataset else {}
+    return {**SHORT, **gentle, "dataset": dataset, **common}
+
+
 def sweep(
     common: Mapping[str, Any], methods: Iterable[str], multipliers: Iterable[float], seeds: Iterable[int]
 ) -> list[Phase]:
     """Return a sweep of the heads' learning rates, with the standard network beside it."""
-    base: dict[str, Any] = SHORT | dict(common)
+    base = _base(common.get("dataset", "cifar100"), common)
     methods, multipliers, seeds = list(methods), list(multipliers), list(seeds)
 
     def settings(_: Results) -> Iterator[Setting]:
