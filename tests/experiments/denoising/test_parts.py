@@ -7,8 +7,10 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from skimage.filters import gaussian
 from torch import nn
 
 from metricconv.experiments import data
@@ -179,3 +181,11 @@ def test_locations_learnt_on_cameraman_are_within_three_percent_of_the_papers_er
     (setting,) = image.settings("cameraman", [name], [5], [sigma], ["paper"], iterations=100, **THE_PAPERS)
     values = image.learn(setting, clean, accelerator="cpu").values
     assert values["test_mse"] == pytest.approx(values["paper_mse"], rel=0.03)
+
+
+def test_a_bilateral_filter_for_which_all_colours_are_alike_is_a_gaussian():
+    image = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
+    found = heuristic._bilateral(image, "zeros", sigma_color=1e6, sigma_spatial=1.5)
+    np.testing.assert_allclose(found, gaussian(image, sigma=1.5, truncate=3), atol=1e-2)
+    steep = heuristic._bilateral(image, "zeros", sigma_color=1e-6, sigma_spatial=1.5)
+    np.testing.assert_allclose(steep, image, atol=1e-6)

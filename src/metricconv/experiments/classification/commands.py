@@ -253,7 +253,8 @@ def classify_diagnose(
         some = pictures.test._replace(x=pictures.test.x[:images], y=pictures.test.y[:images])
         model.to(device)
         statistics += diagnose.diagnose(name, model, TestBatches(pictures, some, batch=64))
-        about[name] = {"dataset": setting.dataset, "images": len(some.y)}
+        run = {key: getattr(setting, key) for key in ("dataset", "network", "epochs", "lr", "head_multiplier", "seed")}
+        about[name] = {**run, "images": len(some.y)}
     diagnose.write(output, statistics, about)
     diagnose.show(statistics)
     typer.echo(f"wrote diagnosis.csv and diagnosis.png to {output}")
