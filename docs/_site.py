@@ -1,7 +1,8 @@
 """What the site takes from outside docs/: the tables and pictures of results/ and benchmarks/, whatever is there.
 
 A line ``<!-- all of results -->`` in a page becomes every Markdown file below that folder, its headings two levels
-down and its pictures beside the page.
+down and its pictures beside the page. Links out of docs/ are those of the repository: pictures move into the site, the
+names of pages stay as text.
 """
 
 import re
@@ -14,6 +15,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "results")
 PLACE = re.compile(r"^<!-- all of (\w+) -->$", re.MULTILINE)
+OUTSIDE = rf"\((\.\./)((?:\.\./)*(?:{'|'.join(FOLDERS)})/[^)]+\.%s)\)"
+PAGE, PICTURE = re.compile(r"\[([^\]]+)\]" + OUTSIDE % "md"), re.compile(r"\]" + OUTSIDE % "png")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -27,6 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put tables where a page asks for them."""
+    markdown = PICTURE.sub(r"](\2)", PAGE.sub(r"\1", markdown))
     return PLACE.sub(lambda match: _tables(ROOT / match[1]), markdown)
 
 

@@ -157,7 +157,8 @@ def _introduction(rows: Sequence[Row]) -> str:
     return (
         "Test accuracy after the last epoch, in per cent: median ± standard deviation over seeds, with their number; "
         "in square brackets, what the paper prints. Every method stands at the multiplier of its heads' learning rate "
-        "(×) that is best on held-out training images, or on test images where none were held out. The paper trains "
+        "(×) that is best, among those that were run, on held-out training images, or on test images where none were "
+        "held out. The paper trains "
         "240 epochs; compare its numbers with ours only where the schedule is the same. "
         f"{hardware}; torch {torch}; {when}. `classify` and `classify-sweep` write the rows, `metricconv "
         "report` this page."
