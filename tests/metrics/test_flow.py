@@ -339,3 +339,16 @@ def test_as_many_points_as_directions_and_lengths(count, length, message):
 def test_one_point_may_stand_for_all_directions():
     point = torch.full((1, 2), 5.0)
     torch.testing.assert_close(geodesics(rough(), point, circle(3)), geodesics(rough(), point.expand(3, 2), circle(3)))
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-23, 1.0, 1e20, 1e30])
+def test_vectors_may_be_as_short_or_as_long_as_floats_are(size):
+    flat = mc.Riemannian.isotropic(1.0).map(lambda t: t.expand(1, 1, 3, 12, 12))
+    vector = size * torch.tensor([[0.6, 0.8]])
+    curve = geodesics(flat, [[5.0, 5.0]], vector, length=2.0, steps=2)[0, 0, 0]
+    torch.testing.assert_close(curve[-1], torch.tensor([6.2, 6.6]))
+    vector = vector.clamp_max(1e9).requires_grad_()  # which it goes all along
+    arrived = exp_map(flat, [[5.0, 5.0]], vector)[0, 0, 0]
+    assert torch.isfinite(arrived).all()
+    (gradient,) = torch.autograd.grad(arrived[0], vector)
+    torch.testing.assert_close(gradient, torch.tensor([[1.0, 0.0]]), atol=1e-5, rtol=0)

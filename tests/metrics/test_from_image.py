@@ -241,3 +241,12 @@ def test_a_pixel_that_is_no_number_gives_no_metric(metric):
     assert M[0, 0, 0].isnan().all() and M[1].isfinite().all()
     with pytest.raises(ValueError, match="`metric` must be positive"):
         mc.metrics.geodesic_distance(metric(image[:1]), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("drift", ["tangent", "normal"])
+@pytest.mark.parametrize(("alpha", "eps_omega"), [(1e4, 1.0), (1000, 0.01), (300, 1e-3), (100, 1e-4), (1e6, 1e-9)])
+def test_a_metric_is_no_thinner_than_its_dtype_can_tell(alpha, eps_omega, drift):
+    image = torch.rand(1, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+    metric = gradient_metric(image, alpha=alpha, eps_omega=eps_omega, drift=drift)
+    assert metric.is_positive().all()
+    assert metric.asymmetry.max() < 1

@@ -178,3 +178,16 @@ def test_volume_of_a_box_of_half_axes(dim):
     metric = mc.Riemannian.isotropic(1.0, dim).to(torch.float64).scaled(axes.tolist())
     expected = {1: 2.0, 2: math.pi, 3: 4 * math.pi / 3, 4: math.pi**2 / 2}[dim] * axes.prod().item()
     assert metric.volume.item() == pytest.approx(expected)
+
+
+def test_metrics_are_joined_only_with_their_like():
+    one, other = (
+        mc.Riemannian.isotropic(1.0),
+        mc.Randers(torch.tensor([1.0, 0, 1]).view(1, 1, 3, 1, 1), torch.zeros(1, 1, 2, 1, 1)),
+    )
+    joined = mc.Riemannian.cat([one, one])
+    assert joined.batch == 2 and isinstance(joined, mc.Riemannian)
+    with pytest.raises(TypeError, match=r"`metrics` must be one Riemannian or more, got \['Riemannian', 'Randers'\]"):
+        mc.Riemannian.cat([one, other])
+    with pytest.raises(TypeError, match="`metrics` must be one Riemannian or more"):
+        mc.Riemannian.cat([])

@@ -186,3 +186,19 @@ def test_tensors_must_be_where_the_input_is(name):
 def test_a_fraction_of_a_group_is_refused():
     with pytest.raises(ValueError, match=r"`groups` \(=2.0\) must be an int"):
         mc.support_conv(torch.randn(1, 4, 5, 5), mc.Grid(3), torch.randn(4, 2, 3, 3), groups=2.0)
+
+
+def test_a_geodesic_ball_of_another_stride_is_refused_where_its_field_varies():
+    metric = mc.Riemannian(torch.tensor([1.0, 0.0, 1.0]).view(1, 1, 3, 1, 1).repeat(1, 1, 1, 4, 4))
+    x, weight, stencil = torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3), mc.stencils.onion(3)
+    for ball in (mc.GeodesicBall(metric, stencil), mc.HeatBall(metric, stencil)):
+        with pytest.raises(ValueError, match=r"`stride` \(=\(2, 2\)\) must be that of the support, \(1, 1\)"):
+            mc.support_conv(x, ball, weight, stride=2, padding=1)
+    mc.support_conv(x, mc.GeodesicBall(metric, stencil, stride=2), weight, stride=2, padding=1)
+    mc.support_conv(x, mc.GeodesicBall(metric[..., :1, :1], stencil), weight, stride=2, padding=1)
+
+
+def test_an_axis_beyond_what_positions_can_tell_is_refused():
+    x = torch.zeros(1).expand(1, 1, 2**23 + 1)
+    with pytest.raises(ValueError, match=r"`input` .*8388609.* must have at most 8388608 pixels an axis"):
+        mc.support_conv(x, mc.Grid(1, dim=1), torch.zeros(1, 1, 1))

@@ -86,3 +86,17 @@ def test_rows_are_images_and_columns_methods():
     assert [a.get_title() for a in axes[0]] == ["image", "one", "two"]
     assert [len(a.images) for a in axes[0]] == [1, 2, 2]
     assert pixels(axes[0, 0].figure).std() > 0.05
+
+
+def test_what_follows_in_place_does_not_change_the_map():
+    def net(inplace):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(inplace), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+        )
+
+    image, maps = torch.randn(1, 1, 6, 6), []
+    for inplace in (False, True):
+        with GradCAM(net(inplace), "0") as cam:
+            maps.append(cam(image, 0))
+    assert maps[0].any() and torch.equal(*maps)

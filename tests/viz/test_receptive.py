@@ -1,5 +1,6 @@
 """Receptive fields by composing supports."""
 
+import copy
 import math
 
 import numpy as np
@@ -106,3 +107,14 @@ def test_a_layer_of_unknown_support_is_refused():
 
     with pytest.raises(ValueError, match=r"has a Gain \(1\), whose support is not known"):
         receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3), Gain()), torch.zeros(1, 1, 8, 8), (0, 0))
+
+
+def test_a_layer_that_is_used_twice_looks_each_time_where_it_looked():
+    torch.manual_seed(0)
+    layer = stir(mc.nn.MetricConv2d(1, 1, 3, padding=1), 1.0)
+    image = torch.rand(1, 1, 15, 15)
+    once, twice = (nn.Sequential(layer, nn.MaxPool2d(2), other) for other in (copy.deepcopy(layer), layer))
+    expected = receptive_field(once, image, (3, 3))
+    torch.testing.assert_close(receptive_field(twice, image, (3, 3)), expected)
+    ordinary = receptive_field(twice, image, (3, 3), adaptive=False)
+    assert ordinary.ndim == 2 and not torch.allclose(ordinary, expected)

@@ -109,7 +109,10 @@ class Metric(ABC):
 
     @classmethod
     def cat(cls, metrics: Sequence[Self]) -> Self:
-        """Return one metric for all the images of several, in their order."""
+        """Return one metric for all the images of several of this class, in their order."""
+        if not metrics or any(type(metric) is not cls for metric in metrics):
+            kinds = [type(metric).__name__ for metric in metrics]
+            raise TypeError(f"`metrics` must be one {cls.__name__} or more, got {kinds}")
         fields = [metric.tensors() for metric in metrics]
         return cls(**{name: torch.cat([f[name] for f in fields]) for name in fields[0]})
 

@@ -67,13 +67,13 @@ def geodesics(
             [ 5., 11.]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, (direction, still) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
+    origin, (direction, size) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
     run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
     if run.dim() not in (0, 1, 3):
         raise ValueError(f"`length` must be a number, (N,) or (B, G, N), got shape {tuple(run.shape)}")
     run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run
     _check_counts(points=origin[0], directions=direction[0], length=run)
-    run = torch.where(still, 0.0, run)
+    run = torch.where(size == 0, 0.0, run)
     path = [torch.zeros((), dtype=metric.dtype, device=metric.device).expand(len(origin), 1, 1)]
     path += [torch.stack(segment.at(1.0)) for segment in shoot(field, origin, direction, run, steps)]
     moved = torch.stack(torch.broadcast_tensors(*path), -1)  # [d, B·G, N, steps + 1]
@@ -98,10 +98,10 @@ def exp_map(
     tensor([[[[6., 7.]]]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
-    origin, (direction, still) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
+    origin, (direction, size) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
     _check_counts(position=origin[0], vector=direction[0])
     local = field.read(origin)
-    length = torch.where(still, 0.0, _euclidean(local, direction) * _tilt(local, direction))
+    length = size * _euclidean(local, direction) * _tilt(local, direction)
     for segment in shoot(field, origin, direction, length, steps):
         moved = segment.at(1.0)
     arrived = torch.stack(torch.broadcast_tensors(*(o + x for o, x in zip(origin, moved, strict=True))), -1)
@@ -389,9 +389,11 @@ def _curves(metric: Metric, vectors: Vectors, name: str) -> Vector:
 
 
 def _headed(vector: Vector) -> tuple[Vector, Tensor]:
-    """Return vectors, any direction in place of 0, and where they were 0."""
-    still = torch.stack(torch.broadcast_tensors(*vector)).abs().amax(0) == 0
-    return (*vector[:-1], torch.where(still, 1.0, vector[-1])), still
+    """Return vectors divided by their largest component, any direction in place of 0, and that component."""
+    size = torch.stack(torch.broadcast_tensors(*vector)).detach().abs().amax(0)
+    still = size == 0
+    *first, last = (x / torch.where(still, 1.0, size) for x in vector)
+    return (*first, torch.where(still, 1.0, last)), size
 
 
 def _check_counts(**curves: Tensor) -> None:

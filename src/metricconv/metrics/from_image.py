@@ -39,7 +39,8 @@ def gradient_metric(
 
         M = ι (a n nᵀ + (I − n nᵀ)/a),    ω = (1 − ε_ω) t / ‖t‖_{M⁻¹},
 
-    where the drift's direction t is n turned by a quarter, or n itself. ω = 0 where the gradient vanishes.
+    where the drift's direction t is n turned by a quarter, or n itself. ω = 0 where the gradient vanishes. M is no
+    thinner than the image's dtype can tell from a line: a ≤ √(ε_ω/ε)/2, with its rounding ε; 458 in float32 for 0.1.
 
     Args:
         image: (B, C, *spatial). With several channels, ∇f is the longest of their gradients at each pixel.
@@ -65,21 +66,23 @@ def gradient_metric(
     _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
-    stretch = 1 + alpha * length / _largest(length, largest)
+    rounding = torch.finfo(length.dtype).eps
+    room = max(eps_omega, 4 * rounding)
+    stretch = (1 + alpha * length / _largest(length, largest)).clamp_max((room / rounding) ** 0.5 / 2)
     across = _symmetric.outer(normal)
     M = iota * (_symmetric.identity(across) / stretch + (stretch - 1 / stretch) * across)
     if eps_omega == 1:
         return Riemannian(M)
     # n and its quarter turn are eigenvectors of M, so that ‖t‖_{M⁻¹} needs no inverse.
     if drift == "normal":
-        return Randers(M, (1 - eps_omega) * (iota * stretch).sqrt() * normal)
+        return Randers(M, (1 - room) * (iota * stretch).sqrt() * normal)
     if normal.shape[2] != 2:
         raise ValueError(
             f"`drift` (='tangent') needs an image with 2 spatial axes, where an edge has one direction, got "
             f"{normal.shape[2]}: use drift='normal' or eps_omega=1"
         )
     y, x = normal.unbind(2)
-    return Randers(M, (1 - eps_omega) * (iota / stretch).sqrt() * torch.stack([x, -y], 2))
+    return Randers(M, (1 - room) * (iota / stretch).sqrt() * torch.stack([x, -y], 2))
 
 
 def edge_metric(

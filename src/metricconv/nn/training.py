@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,11 +85,18 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     torch.Size([6, 6])
     """
     seen: dict[str, Support] = {}
+    with watch_supports(model, seen.__setitem__):
+        yield seen
+
+
+@contextlib.contextmanager
+def watch_supports(model: nn.Module, see: Callable[[str, Support], None]) -> Iterator[None]:
+    """Call ``see`` with a layer's name and where it looks, each time that an adaptive convolution looks."""
     layers = dict(adaptive_layers(model))
     before = {name: layer._recorder for name, layer in layers.items()}
 
     def record(name: str, support: Support) -> None:
-        seen[name] = support
+        see(name, support)
         around = before[name]
         if around is not None:
             around(support)
@@ -97,7 +104,7 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     for name, layer in layers.items():
         layer._recorder = functools.partial(record, name)
     try:
-        yield seen
+        yield
     finally:
         for name, layer in layers.items():
             layer._recorder = before[name]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._interpolation import PADDING_MODES
+from .._interpolation import FARTHEST, PADDING_MODES
 from ..supports import Support
 
 
@@ -98,6 +98,10 @@ def check(problem: Problem) -> None:
             f"`input` (spatial size {tuple(x.shape[2:])}) is too small for kernel size {support.kernel_size}, dilation "
             f"{support.dilation} and `padding` (={problem.padding}): the output would be {out}"
         )
+    if not torch.compiler.is_compiling() and max(x.shape[2:]) > FARTHEST:
+        raise ValueError(f"`input` (spatial size {tuple(x.shape[2:])}) must have at most {FARTHEST:.0f} pixels an axis")
+    if support.stride not in (None, problem.stride) and any(n > 1 for n in support.spatial):
+        raise ValueError(f"`stride` (={problem.stride}) must be that of the support, {support.stride}")
     for name, tensor in support.tensors().items():
         _fits(tensor, f"support.{name}", x.shape[0], out)
         if tensor.is_meta != x.is_meta:

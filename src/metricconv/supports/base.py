@@ -22,6 +22,7 @@ class Support(ABC):
 
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
+    stride: tuple[int, ...] | None = None  # the only one it is for, where samples depend on those of other pixels
 
     @abstractmethod
     def offsets(self, samples: slice = slice(None)) -> Tensor:

@@ -115,7 +115,7 @@ class GeodesicBall(Support):
         self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         self.radius = _checks.positive(radius, "radius")
         self.dilation = _checks.tuple_of(dilation, dim, "dilation", minimum=1)
-        self.stride = _checks.tuple_of(stride, dim, "stride", minimum=1)
+        self.stride: tuple[int, ...] = _checks.tuple_of(stride, dim, "stride", minimum=1)
         self.padding_mode = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
 
     def offsets(self, samples: slice = slice(None)) -> Tensor:

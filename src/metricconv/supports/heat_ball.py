@@ -75,6 +75,7 @@ class HeatBall(Support):
         self.flow_steps = _whole(flow_time, dt, "flow_time", 0)
         self.kernel_radius = _checks.whole(kernel_radius, "kernel_radius", minimum=1)
         self.dilation = _checks.tuple_of(dilation, stencil.dim, "dilation", minimum=1)
+        self.stride = (1,) * stencil.dim
 
     @classmethod
     def published(cls, metric: Metric, stencil: Stencil, dilation: int | Sequence[int] = 1) -> Self:

@@ -38,8 +38,13 @@ class GradCAM:
         self._seen: list[Tensor] = []
 
     def __enter__(self) -> Self:
-        self._handle = self.layer.register_forward_hook(lambda module, args, output: self._seen.append(output))
+        self._handle = self.layer.register_forward_hook(self._see)
         return self
+
+    def _see(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Keep the output; hand a copy on, as what follows may change it in place."""
+        self._seen.append(output)
+        return output.clone() if isinstance(output, Tensor) else output
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

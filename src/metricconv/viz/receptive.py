@@ -8,7 +8,8 @@ is followed through branches and residual connections as the model itself is.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import matplotlib.axes
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import _checks
-from ..nn import AdaptiveConv, record_supports
+from ..nn import AdaptiveConv
+from ..nn.training import watch_supports
 from ..ops import support_conv
 from ..supports import Grid, Support
 from . import canvas
@@ -62,7 +64,9 @@ def receptive_field(
         raise ValueError(f"`image` must be a tensor (1, C, H, W), got {getattr(image, 'shape', type(image).__name__)}")
     _checks.floating(image, "image")
     _checks.instance_of(model, nn.Module, "model")
-    with torch.no_grad(), _evaluating(model), record_supports(model) as seen:
+    seen: dict[str, list[Support]] = {}
+    watched = watch_supports(model, lambda name, support: seen.setdefault(name, []).append(support))
+    with torch.no_grad(), _evaluating(model), watched:
         model(image)
     twin = _twin(model, seen if adaptive else {})
     reached: list[Tensor] = []
@@ -110,11 +114,11 @@ def plot_receptive_field(
 
 
 class _Mean(nn.Module):
-    """An adaptive convolution that takes the mean over a support it was given."""
+    """An adaptive convolution that takes the mean over supports it was given, one each time that it looks."""
 
-    def __init__(self, layer: AdaptiveConv, support: Support) -> None:
+    def __init__(self, layer: AdaptiveConv, supports: Iterable[Support]) -> None:
         super().__init__()
-        self.support = support
+        self.supports = iter(supports)
         self.options: dict[str, Any] = {
             "stride": layer.stride,
             "padding": layer.padding,
@@ -125,16 +129,18 @@ class _Mean(nn.Module):
         self.weight: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return support_conv(x, self.support, self.weight, backend="reference", **self.options)
+        return support_conv(x, next(self.supports), self.weight, backend="reference", **self.options)
 
 
-def _twin(model: nn.Module, seen: dict[str, Support]) -> nn.Module:
-    """Return the network of means; an adaptive layer that was not seen looks at its grid."""
-    supports = {id(model.get_submodule(name)): support for name, support in seen.items()}
+def _twin(model: nn.Module, seen: dict[str, list[Support]]) -> nn.Module:
+    """Return the network of means, to be run once; an adaptive layer that was not seen looks at its grid."""
+    supports = {id(model.get_submodule(name)): looks for name, looks in seen.items()}
 
     def replaced(module: nn.Module) -> nn.Module | None:
         if isinstance(module, AdaptiveConv):
-            return _Mean(module, supports.get(id(module)) or Grid(module.kernel_size, module.dilation))
+            return _Mean(
+                module, supports.get(id(module)) or itertools.repeat(Grid(module.kernel_size, module.dilation))
+            )
         if isinstance(module, _NORMS) or type(module).__module__ == "torch.nn.modules.activation":
             return nn.Identity()
         if isinstance(module, _POOLS):

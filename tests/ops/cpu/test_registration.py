@@ -191,3 +191,13 @@ def test_processes_that_start_at_once_from_nothing_do_not_disturb_each_other(tmp
     environment = {**os.environ, "PYTHONPATH": "src", "NUMBA_CACHE_DIR": str(tmp_path)}
     started = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(3)]
     assert [process.wait(timeout=300) for process in started] == [0, 0, 0]
+
+
+def test_gradients_may_come_in_batches():
+    layer, x = mc.nn.MetricConv2d(4, 4, 3, padding=1), torch.randn(2, 4, 5, 5, requires_grad=True)
+    y, upstream = layer(x), torch.randn(3, 2, 4, 5, 5)
+    inputs = (x, layer.bias)
+    batched = torch.autograd.grad(y, inputs, upstream, is_grads_batched=True, retain_graph=True)
+    single = [torch.autograd.grad(y, inputs, one, retain_graph=True) for one in upstream]
+    for found, *expected in zip(batched, *single, strict=True):
+        torch.testing.assert_close(found, torch.stack(expected))

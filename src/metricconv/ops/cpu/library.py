@@ -80,7 +80,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, weight, modulation, field, table = ctx.saved_tensors
     needs = [bool(n) for n in ctx.needs_input_grad[:4]]
     found = _backward(x, weight, modulation, field, table, *ctx.numbers, grad, needs)
-    bias = grad.flatten(2).sum((0, 2)) if ctx.biased and ctx.needs_input_grad[-2] else None
+    bias = grad.sum([0, *range(2, grad.dim())]) if ctx.biased and ctx.needs_input_grad[-2] else None
     grads = [g if n else None for g, n in zip(found, needs, strict=True)]
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 
