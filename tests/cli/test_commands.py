@@ -165,6 +165,7 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
         (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
         (["filter", "photo.png", ".", "--force"], ["is a folder"]),
+        (["filter", ".", "out.png"], ["out.png: must be a folder, as IN is one"]),
         (["filter", "photo.png", "photo.png/out.png"], ["photo.png is not a folder that can be written to"]),
         (["filter", "", "out"], ["an argument is empty"]),
         (["filter", "other.npy", "photo.zarr", "--force"], ["photo.zarr: is a file; a .zarr is a folder"]),

@@ -101,7 +101,7 @@ def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKn
     found = sorted(path for path in source.iterdir() if path.suffix.lower() in images.SUFFIXES and path.is_file())
     if not found:
         raise UserError(f"{source}: no pictures ({' '.join(images.SUFFIXES)}) in this folder")
-    if output.exists() and not output.is_dir():
+    if not output.is_dir() and (output.exists() or output.suffix.lower() in images.SUFFIXES):
         raise UserError(f"{output}: must be a folder, as IN is one")
     for path in found:
         images.check_output(output / path.name, force=files.force, inputs=(path,))
