@@ -31,6 +31,7 @@ def test_param_groups_give_the_heads_their_own_rate_and_every_parameter_once():
     head, weight = net[0].head.weight.clone(), net[0].weight.clone()
     net(torch.randn(1, 3, 8, 8)).sum().backward()
     torch.optim.SGD(param_groups(net, lr=0.1, metric_lr_mult=0.0), lr=1.0).step()
+    assert [float(g["lr"]) for g in param_groups(net, torch.tensor(0.5), 0.5)] == [0.5, 0.25]  # as optimisers take it
     assert torch.equal(net[0].head.weight, head) and not torch.equal(net[0].weight, weight)
 
 

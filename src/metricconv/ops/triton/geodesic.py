@@ -301,9 +301,18 @@ def _(grad: Tensor, circular: bool) -> Tensor:
 
 
 @_shoot_operator.register_fake
-def _(M: Tensor, *rest: Any) -> Tensor:
+def _(
+    M: Tensor,
+    omega: Tensor | None,
+    vectors: Tensor,
+    first: Tensor,
+    sample: Tensor,
+    fraction: Tensor,
+    samples: int,
+    *rest: Any,
+) -> Tensor:
     fields, _, height, width = M.shape
-    return M.new_empty((fields, rest[5], height, width, 2)).permute(0, 1, 4, 2, 3)
+    return M.new_empty((fields, samples, height, width, 2)).permute(0, 1, 4, 2, 3)
 
 
 @_backward_operator.register_fake
@@ -317,7 +326,7 @@ def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _keep_metric(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
-    ctx.numbers = inputs[6:-1]
+    ctx.numbers = inputs[6:-1]  # all but the last: the field of a backward pass is not rounded
 
 
 def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
