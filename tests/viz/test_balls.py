@@ -157,3 +157,8 @@ def test_recorded_supports_of_a_network_can_be_drawn():
         net(torch.rand(1, 3, 12, 12))
     for support in seen.values():
         assert len(plot_unit_balls(support, torch.rand(3, 12, 12), 3).patches) == 9
+
+
+def test_an_image_that_does_not_fit_the_layer_is_refused():
+    with pytest.raises(ValueError, match=r"`input` must be \(B, 3, \*spatial\) .*, got \(1, 1, 8, 8\)"):
+        plot_unit_balls(mc.nn.MetricConv2d(3, 4, 3, padding=1), torch.zeros(1, 1, 8, 8))

@@ -149,6 +149,7 @@ class AdaptiveConv(nn.Module, ABC):
 
     def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
+        self.check_input(x)
         assert self.head is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         if not self.modulation:
@@ -156,18 +157,20 @@ class AdaptiveConv(nn.Module, ABC):
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
         return self.make_support(predicted), 2 * (modulation * self.geometry_gain).sigmoid()
 
+    def check_input(self, x: Tensor) -> None:
+        """Refuse what is not (B, C_in, *spatial)."""
+        if _checks.floating(x, "input").dim() != self.dim + 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"`input` must be (B, {self.in_channels}, *spatial) with {self.dim} spatial axes, got {tuple(x.shape)}"
+            )
+
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
         if isinstance(x, fx.Proxy):  # type: ignore[unreachable]
             # A traced graph calls the layer as a whole, as it does torch's own.
             return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})  # type: ignore[unreachable]
-        _checks.floating(x, "input")
-        if x.dim() == self.dim + 1:
+        if _checks.floating(x, "input").dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        if x.dim() != self.dim + 2 or x.shape[1] != self.in_channels:
-            raise ValueError(
-                f"`input` must be (B, {self.in_channels}, *spatial) with {self.dim} spatial axes, got {tuple(x.shape)}"
-            )
         support, modulation = self.look(x)
         if self._recorder is not None:
             self._recorder(support)

@@ -92,6 +92,7 @@ class MetricConv(AdaptiveConv):
         """Return the unit balls at each output pixel, and the modulation if there is one."""
         if self.metric is None:
             return super().look(x)
+        self.check_input(x)
         return self._balls(self._given(x)), None
 
     def extra_repr(self) -> str:
