@@ -12,14 +12,17 @@ PADDING_MODES = ("zeros", "border", "reflect", "circular")
 FARTHEST = 2.0**23
 
 
-def corners(position: Tensor, size: Sequence[int], padding_mode: str) -> Iterator[tuple[Tensor, Tensor]]:
+def corners(
+    position: Tensor, size: Sequence[int], padding_mode: str, base: Sequence[Tensor] | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the 2^d lattice points around each position as (flat index into ``size``, interpolation weight).
 
     Args:
-        position: (..., d), in pixels along the axes of ``size``.
+        position: (..., d), in pixels along the axes of ``size``; from ``base`` on, if that is given.
         size: extent of each spatial axis.
         padding_mode: what stands past the border: "zeros", the "border" pixel, a "reflect"-ion about its centre,
             or the image again ("circular").
+        base: whole pixels along each axis, (...) each: far from 0, a position has no fractions of its own.
 
     >>> x = torch.tensor([10.0, 20.0, 40.0])
     >>> sum(x[i] * w for i, w in corners(torch.tensor([[0.5], [1.25]]), [3], "zeros"))
@@ -30,7 +33,7 @@ def corners(position: Tensor, size: Sequence[int], padding_mode: str) -> Iterato
     fraction = position - low
     axes = []
     for axis, extent in enumerate(size):
-        index = low[..., axis].long()
+        index = low[..., axis].long() if base is None else low[..., axis].long() + base[axis]
         up = fraction[..., axis]
         axes.append((_fold(index, 1 - up, extent, padding_mode), _fold(index + 1, up, extent, padding_mode)))
     for corner in product(*axes):

@@ -1,12 +1,13 @@
 """One call of the operator, checked: what every engine is handed."""
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._interpolation import FARTHEST, PADDING_MODES
+from .._interpolation import PADDING_MODES
 from ..supports import Support
 
 
@@ -31,6 +32,14 @@ class OutputGrid:
         """The input position at which output 0 is centred: dilation·(k−1)/2 − padding."""
         axes = zip(self.kernel_size, self.dilation, self.padding, strict=True)
         return tuple(d * (k - 1) / 2 - p for k, d, p in axes)
+
+    def cells(self, device: torch.device) -> list[Tensor]:
+        """Return, along each axis, the input pixel at (or half a pixel before) the centre of every output pixel: *out."""
+        axes = [
+            torch.arange(n, device=device) * s + math.floor(o)
+            for n, s, o in zip(self.size, self.stride, self.origin, strict=True)
+        ]
+        return list(torch.meshgrid(*axes, indexing="ij"))
 
     def centres(self, like: Tensor) -> Tensor:
         """Return the input position o·stride + origin of every output pixel, (d, *out), in the dtype of ``like``."""
@@ -98,8 +107,6 @@ def check(problem: Problem) -> None:
             f"`input` (spatial size {tuple(x.shape[2:])}) is too small for kernel size {support.kernel_size}, dilation "
             f"{support.dilation} and `padding` (={problem.padding}): the output would be {out}"
         )
-    if not torch.compiler.is_compiling() and max(x.shape[2:]) > FARTHEST:
-        raise ValueError(f"`input` (spatial size {tuple(x.shape[2:])}) must have at most {FARTHEST:.0f} pixels an axis")
     if support.stride not in (None, problem.stride) and any(n > 1 for n in support.spatial):
         raise ValueError(f"`stride` (={problem.stride}) must be that of the support, {support.stride}")
     for name, tensor in support.tensors().items():

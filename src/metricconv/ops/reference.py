@@ -65,12 +65,14 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     x, support = problem.input, problem.support
     offsets = support.offsets(samples)  # [B, G, p, d, *out]
     offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
-    centre = problem.grid.centres(offsets)  # [d, *out]
-    moved = [_per_pixel(o + c, problem) for o, c in zip(offsets.unbind(3), centre, strict=True)]
+    # What is left of a centre, 0 or a half, and whole pixels apart: their sum would have few fractions in a long image.
+    rest = [o - math.floor(o) for o in problem.grid.origin]
+    moved = [_per_pixel(o + r, problem) for o, r in zip(offsets.unbind(3), rest, strict=True)]
     position = torch.stack(moved, -1)  # [B, N, p, G, d]
+    base = [cell.flatten().view(-1, 1, 1) for cell in problem.grid.cells(x.device)]  # [N, 1, 1]
     image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * math.prod(x.shape[2:])
     group = torch.arange(support.groups, device=x.device)
-    found = list(corners(position, x.shape[2:], problem.padding_mode))
+    found = list(corners(position, x.shape[2:], problem.padding_mode, base))
     return [(flat + image) * support.groups + group for flat, _ in found], [weight for _, weight in found]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ..._interpolation import FARTHEST
 from ...metrics import Randers, Riemannian
 from ...metrics.flow import FlowField, smoothed
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
@@ -68,6 +69,8 @@ def refusal(problem: Problem) -> str | None:
             return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
     if x.shape[2:].numel() >= _MOST_PIXELS:
         return f"its images have fewer than 2³¹ pixels, `input` has spatial size {tuple(x.shape[2:])}"
+    if max(x.shape[2:]) > FARTHEST:
+        return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"
     return None
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ..._interpolation import FARTHEST
 from ...metrics import Metric, Parametrisation, Randers, Riemannian
 from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
@@ -57,6 +58,8 @@ def refusal(problem: Problem) -> str | None:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in _DTYPES:
             return f"its kernels know float32, float16 and bfloat16, `{name}` is {tensor.dtype}"
+    if max(x.shape[2:]) > FARTHEST:
+        return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"
     return None
 
 
