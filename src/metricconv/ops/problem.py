@@ -34,7 +34,7 @@ class OutputGrid:
         return tuple(d * (k - 1) / 2 - p for k, d, p in axes)
 
     def cells(self, device: torch.device) -> list[Tensor]:
-        """Return, along each axis, the input pixel at (or half a pixel before) the centre of every output pixel: *out."""
+        """Return, along each axis, the input pixel at the centre of every output pixel, or just before it: *out."""
         axes = [
             torch.arange(n, device=device) * s + math.floor(o)
             for n, s, o in zip(self.size, self.stride, self.origin, strict=True)
