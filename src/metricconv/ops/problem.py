@@ -33,6 +33,11 @@ class OutputGrid:
         axes = zip(self.kernel_size, self.dilation, self.padding, strict=True)
         return tuple(d * (k - 1) / 2 - p for k, d, p in axes)
 
+    @property
+    def halves(self) -> list[float]:
+        """How far, 0 or a half, every centre lies past a whole pixel along each axis."""
+        return [o - math.floor(o) for o in self.origin]
+
     def cells(self, device: torch.device) -> list[Tensor]:
         """Return, along each axis, the input pixel at the centre of every output pixel, or just before it: *out."""
         axes = [
@@ -43,11 +48,8 @@ class OutputGrid:
 
     def centres(self, like: Tensor) -> Tensor:
         """Return the input position o·stride + origin of every output pixel, (d, *out), in the dtype of ``like``."""
-        axes = [
-            torch.arange(n, dtype=like.dtype, device=like.device) * s + o
-            for n, s, o in zip(self.size, self.stride, self.origin, strict=True)
-        ]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"))
+        cells = zip(self.cells(like.device), self.halves, strict=True)
+        return torch.stack([cell.to(like.dtype) + half for cell, half in cells])
 
 
 @dataclasses.dataclass(frozen=True)

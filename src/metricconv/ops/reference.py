@@ -65,9 +65,8 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     x, support = problem.input, problem.support
     offsets = support.offsets(samples)  # [B, G, p, d, *out]
     offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
-    # What is left of a centre, 0 or a half, and whole pixels apart: their sum would have few fractions in a long image.
-    rest = [o - math.floor(o) for o in problem.grid.origin]
-    moved = [_per_pixel(o + r, problem) for o, r in zip(offsets.unbind(3), rest, strict=True)]
+    # Whole pixels stay apart: with them a position would have few fractions in a long image.
+    moved = [_per_pixel(o + half, problem) for o, half in zip(offsets.unbind(3), problem.grid.halves, strict=True)]
     position = torch.stack(moved, -1)  # [B, N, p, G, d]
     base = [cell.flatten().view(-1, 1, 1) for cell in problem.grid.cells(x.device)]  # [N, 1, 1]
     image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * math.prod(x.shape[2:])

@@ -301,16 +301,7 @@ def _(grad: Tensor, circular: bool) -> Tensor:
 
 
 @_shoot_operator.register_fake
-def _(
-    M: Tensor,
-    omega: Tensor | None,
-    vectors: Tensor,
-    first: Tensor,
-    sample: Tensor,
-    fraction: Tensor,
-    samples: int,
-    *rest: Any,
-) -> Tensor:
+def _(M: Tensor, omega: Any, vectors: Any, first: Any, sample: Any, fraction: Any, samples: int, *rest: Any) -> Tensor:
     fields, _, height, width = M.shape
     return M.new_empty((fields, samples, height, width, 2)).permute(0, 1, 4, 2, 3)
 
