@@ -105,5 +105,8 @@ def test_a_range_that_is_none_is_refused(loader):
         lr_range.range_test(Line(), loader, 1, 1)
     with pytest.raises(ValueError, match=r"`steps` \(=2\)"):
         lr_range.range_test(Line(), loader, 1, 2, steps=2)
+    with pytest.raises(ValueError, match=r"`data` must have batches .* a finite loss other than 0"):
+        nothing = DataLoader(TensorDataset(torch.full((8, 3), torch.nan), torch.zeros(8, 1)))
+        lr_range.range_test(Line(), nothing, 1, 2, accelerator="cpu")
     with pytest.raises(ValueError, match="too few"):
         lr_range.RangeTest([1.0, 2.0], [1.0, 2.0]).suggestion  # noqa: B018

@@ -352,3 +352,8 @@ def test_vectors_may_be_as_short_or_as_long_as_floats_are(size):
     assert torch.isfinite(arrived).all()
     (gradient,) = torch.autograd.grad(arrived[0], vector)
     torch.testing.assert_close(gradient, torch.tensor([[1.0, 0.0]]), atol=1e-5, rtol=0)
+
+
+def test_a_length_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match=r"`length` \(='far'\) must be a number"):
+        geodesics(mc.Riemannian.isotropic(1.0), [[5.0, 5.0]], [[1.0, 0.0]], length="far")

@@ -80,6 +80,7 @@ def test_recording_stops_when_the_network_raises():
     ("call", "message"),
     [
         (lambda net: param_groups(net, float("nan")), r"`lr` \(=nan\) must be finite and at least 0"),
+        (lambda net: param_groups(net, torch.ones(2)), r"`lr` \(=tensor.* must be finite and at least 0"),
         (lambda net: param_groups(net, 0.1, metric_lr_mult=-1.0), r"`metric_lr_mult` \(=-1.0\)"),
         (lambda net: param_groups(net, 0.1, weight_decay=-1.0), r"`weight_decay` \(=-1.0\)"),
         (lambda net: param_groups(net, 0.1, metric_weight_decay="a"), r"`metric_weight_decay` \(='a'\)"),

@@ -100,3 +100,9 @@ def test_what_follows_in_place_does_not_change_the_map():
         with GradCAM(net(inplace), "0") as cam:
             maps.append(cam(image, 0))
     assert maps[0].any() and torch.equal(*maps)
+
+
+def test_a_class_by_name_is_refused():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    with GradCAM(net, "0") as cam, pytest.raises(TypeError, match=r"`target` \(='cat'\) must be a class's number"):
+        cam(torch.rand(1, 1, 8, 8), target="cat")

@@ -116,6 +116,8 @@ def range_test(
             **options,
         )
         fit(trainer, copy.deepcopy(module), data)
+    if not sweep.losses:
+        raise ValueError("`data` must have batches on which the untrained `module` has a finite loss other than 0")
     return RangeTest(sweep.rates[: len(sweep.losses)], sweep.losses)
 
 

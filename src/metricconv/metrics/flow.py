@@ -68,7 +68,10 @@ def geodesics(
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
     origin, (direction, size) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
-    run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
+    try:
+        run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
+    except TypeError:
+        raise TypeError(f"`length` (={length!r}) must be a number, (N,) or (B, G, N)") from None
     if run.dim() not in (0, 1, 3):
         raise ValueError(f"`length` must be a number, (N,) or (B, G, N), got shape {tuple(run.shape)}")
     run = run.expand(metric.batch, metric.groups, -1).flatten(0, 1) if run.dim() else run

@@ -35,7 +35,7 @@ def param_groups(
     >>> [(g["name"], g["lr"], len(g["params"])) for g in groups]
     [('weights', 0.1, 2), ('geometry', 0.010000000000000002, 2)]
     """
-    _checks.not_negative(lr.item() if isinstance(lr, Tensor) else lr, "lr")
+    _checks.not_negative(lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "lr")
     _checks.not_negative(metric_lr_mult, "metric_lr_mult")
     _checks.not_negative(weight_decay, "weight_decay")
     _checks.not_negative(metric_weight_decay, "metric_weight_decay")

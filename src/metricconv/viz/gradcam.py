@@ -85,7 +85,10 @@ class GradCAM:
 def _classes(target: int | Sequence[int] | Tensor, scores: Tensor) -> Tensor:
     """Return the class or classes to ask for, of those that have scores (B, classes)."""
     batch, classes = scores.shape
-    chosen = torch.as_tensor(target, device=scores.device)
+    try:
+        chosen = torch.as_tensor(target, device=scores.device)
+    except TypeError:
+        raise TypeError(f"`target` (={target!r}) must be a class's number, or one for each image") from None
     whole = not chosen.is_floating_point() and chosen.dtype != torch.bool
     if not whole or chosen.shape not in ((), (1,), (batch,)) or bool(((chosen < 0) | (chosen >= classes)).any()):
         raise ValueError(f"`target` (={target!r}) must be a class below {classes}, or one for each of {batch} images")
