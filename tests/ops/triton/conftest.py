@@ -1,11 +1,22 @@
-"""Share out the interpreter's tests among processes, each of which test_interpreted.py tells its number."""
+"""What the engine's tests share; and the interpreter's shared out among processes, each told its number."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "INTERPRETED_SHARD" in os.environ:
         shard, shards = map(int, os.environ["INTERPRETED_SHARD"].split("/"))
         items[:] = items[shard::shards]
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """Let products of float32 be taken in TF32."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before

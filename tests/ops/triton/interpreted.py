@@ -263,9 +263,11 @@ def test_layers_take_the_fused_parametrisation_unless_they_ask_for_the_reference
     assert len(seen) == calls
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", NARROW)
-def test_a_convolution_with_few_outputs_equals_torchs(name: str) -> None:
-    check_narrow(torch.float16, **NARROW[name])
+@pytest.mark.usefixtures("tf32")
+def test_a_convolution_with_few_outputs_equals_torchs(name: str, dtype: torch.dtype) -> None:
+    check_narrow(dtype, **NARROW[name])
 
 
 def test_a_convolution_with_few_outputs_has_second_derivatives() -> None:

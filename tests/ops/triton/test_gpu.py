@@ -67,17 +67,14 @@ def test_layouts(layout: str) -> None:
     assert channels_last == (layout == "channels_last")
 
 
+@pytest.mark.usefixtures("tf32")
 def test_tf32_is_used_only_where_torch_is_told_to() -> None:
-    before = torch.backends.cuda.matmul.fp32_precision
-    try:
-        for precision, low, high in (("ieee", 0, 1e-5), ("tf32", 1e-5, 3e-3)):
-            torch.backends.cuda.matmul.fp32_precision = precision
-            tensors, run = Case(channels=(256, 64), size=(16, 16)).make("cuda")
-            exact = run({n: t.double() for n, t in tensors.items()}, backend="reference")
-            error = (run(tensors, backend="triton") - exact).norm() / exact.norm()
-            assert low <= error < high, precision
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+    for precision, low, high in (("tf32", 1e-5, 3e-3), ("ieee", 0, 1e-5)):
+        torch.backends.cuda.matmul.fp32_precision = precision
+        tensors, run = Case(channels=(256, 64), size=(16, 16)).make("cuda")
+        exact = run({n: t.double() for n, t in tensors.items()}, backend="reference")
+        error = (run(tensors, backend="triton") - exact).norm() / exact.norm()
+        assert low <= error < high, precision
 
 
 @pytest.mark.parametrize("radius", [1000.0, 1e-3])
@@ -199,8 +196,9 @@ def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.m
     check_parametrisation(parametrisation, "cuda")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", NARROW)
+@pytest.mark.usefixtures("tf32")
 def test_a_convolution_with_few_outputs_equals_torchs(name: str, dtype: torch.dtype) -> None:
     check_narrow(dtype, "cuda", **NARROW[name])
 

@@ -14,13 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..problem import OutputGrid
-from .call import deterministic
+from .call import deterministic, precision
 from .launcher import Launch, on_device
 from .shortcut import traced
 
 _HALF = (torch.float16, torch.bfloat16)
 _PIXELS = 32  # of a program
-_ALIGNED = 8  # numbers of half precision that are loaded at once
+_ALIGNED = 8  # numbers of half precision that are loaded at once; of float32, in two loads
 
 
 def narrow_conv(
@@ -37,7 +37,7 @@ def narrow_conv(
     elif weight.dtype != x.dtype:  # which torch's refuses
         return None
     if (
-        x.dtype not in _HALF
+        not _on_tensor_cores(x.dtype)
         or traced(x)
         or deterministic()  # as cuBLAS is not without settings of its own
         or 2 * _columns(weight) > 3 * x.shape[1]  # the products would take much more room than the image
@@ -50,6 +50,11 @@ def narrow_conv(
     if min(grid.size) < 1:
         return None
     return _Narrow.apply(x, weight, bias, grid)
+
+
+def _on_tensor_cores(dtype: torch.dtype) -> bool:
+    """Return whether products of a type are fast ones: the others were not measured."""
+    return dtype in _HALF or (dtype == torch.float32 and precision() == "tf32")
 
 
 def _columns(weight: Tensor) -> int:
