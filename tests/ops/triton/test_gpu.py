@@ -36,6 +36,7 @@ REGIMES = {
         channels=(6, 4), size=(15, 14), stride=(2, 1), dilation=(1, 2), kernel=(3, 3), padding=2
     ),
 }
+GRAPHED = {"dense": REGIMES["dense"], "geodesic": Case(kind="geodesic", size=(9, 8), modulated=True)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,8 +120,10 @@ def test_compiled_in_one_graph(regime: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about capture and the sync debug mode being prototypes
-def test_captured_in_a_cuda_graph() -> None:
-    tensors, run = REGIMES["dense"].make("cuda")
+@pytest.mark.parametrize("name", GRAPHED)
+def test_captured_in_a_cuda_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricconv.ops.triton.geodesic._CHUNK", 2**12)  # a few rays at a time
+    tensors, run = GRAPHED[name].make("cuda")
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
 
     def step() -> tuple[torch.Tensor, ...]:
@@ -129,7 +132,7 @@ def test_captured_in_a_cuda_graph() -> None:
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        expected = step()  # compiles; a capture may not
+        expected = [t.detach() for t in step()]  # compiles; a capture may not
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -160,8 +163,10 @@ def test_a_graph_outlives_its_stencil(ball: type) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_nothing_waits_for_the_device() -> None:
-    tensors, run = REGIMES["dense"].make("cuda")
+@pytest.mark.parametrize("name", GRAPHED)
+def test_nothing_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricconv.ops.triton.geodesic._CHUNK", 2**12)
+    tensors, run = GRAPHED[name].make("cuda")
     outcome(run, tensors, backend="triton")  # compiles, copies the stencil
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
     upstream = torch.ones_like(run(leaves, backend="triton"))

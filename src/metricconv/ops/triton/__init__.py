@@ -80,8 +80,8 @@ def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
     def part(plan: geodesic.Plan, bias: Tensor | None) -> Tensor:
         chosen, modulation = problem.weight, problem.modulation
         if len(plan.samples) < ball.samples:
-            chosen = chosen.flatten(2)[:, :, plan.samples].unsqueeze(2)
-            modulation = None if modulation is None else modulation[:, :, plan.samples]
+            chosen = chosen.flatten(2).index_select(2, plan.samples).unsqueeze(2)
+            modulation = None if modulation is None else modulation.index_select(2, plan.samples)
         some = dataclasses.replace(problem, weight=chosen, bias=bias, modulation=modulation)
         displacement = geodesic.displacements(ball, plan, problem.input.dtype)
         return _convolve(some, "deformable", {"displacement": displacement}, (0.0, 0.0))

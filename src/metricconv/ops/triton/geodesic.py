@@ -31,7 +31,7 @@ _CHUNK = 2**24
 class Plan(NamedTuple):
     """Some rays of a stencil, as the kernels take them: see trace.py."""
 
-    samples: list[int]  # the stencil's numbers of the samples on these rays, and of the centre
+    samples: Tensor  # the stencil's numbers of the samples on these rays, and of the centre
     vectors: Tensor
     first: Tensor
     sample: Tensor
@@ -96,7 +96,7 @@ def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, devic
     for places in in_step:
         ends.append(ends[-1] + len(places))
     return Plan(
-        samples,
+        torch.tensor(samples, device=device),
         rays.vectors[own].float().to(device),
         torch.tensor(ends, dtype=torch.int32, device=device),
         torch.tensor([number for number, _ in flat], dtype=torch.int32, device=device),
