@@ -61,6 +61,14 @@ def test_epochs_are_compared_with_those_that_were_launched_the_same_way(tmp_path
     assert "| 9.00 | 1.50 |" in page and "| 3.00 | 1.50 |" in page
 
 
+def test_memory_is_shown_of_runs_that_were_not_timed(tmp_path):
+    found = table(tmp_path)
+    add(found, Setting(**SHORT, method="standard"), 0.7, epoch=None, peak=800.0, launched="")
+    add(found, Setting(**SHORT), 0.7, epoch=None, peak=900.0, launched="")
+    report.write_all(tmp_path)
+    assert "| metric (Randers) | 11.22 |  |  | 900 |" in (tmp_path / "classification.md").read_text()
+
+
 # Of every choice that tells runs apart, one and another.
 CHOICES = {
     "dataset": ("cifar100", "mnist"),

@@ -48,10 +48,12 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
     def make(base: Mapping[str, Any], method: str, **rest: Any) -> Setting:
         return Setting(**{**base, "method": method, **rest})
 
-    def sweep(base: Mapping[str, Any], *multipliers: float, **rest: Any) -> Callable[[Results], Iterator[Setting]]:
+    def sweep(
+        base: Mapping[str, Any], *multipliers: float, methods: Sequence[str] = ADAPTIVE, **rest: Any
+    ) -> Callable[[Results], Iterator[Setting]]:
         def settings(_: Results) -> Iterator[Setting]:
             for multiplier in multipliers:
-                for method in ADAPTIVE:
+                for method in methods:
                     yield make(base, method, head_multiplier=multiplier, seed=first, **rest)
 
         return settings
@@ -86,6 +88,7 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
         ("CIFAR-100, the heads' rate, finer", sweep(cifar, *MULTIPLIERS[3:])),
         ("CIFAR-100, another seed of what is now best", best(cifar, *ADAPTIVE, seeds=second)),
         ("CIFAR-100, other metrics", variants),
+        ("CIFAR-100, geodesic balls, the heads' rate", sweep(cifar, *MULTIPLIERS[:3], methods=["metric-geodesic"])),
         ("Fashion-MNIST, fixed weights", sweep(clothes, *MULTIPLIERS[:3], weights="fixed")),
         ("CIFAR-100, more seeds", best(cifar, "standard", *ADAPTIVE, seeds=more)),
         ("Fashion-MNIST, more seeds", best(clothes, "standard", *ADAPTIVE, seeds=more)),

@@ -230,23 +230,32 @@ def _costs(rows: Sequence[Row]) -> list[str]:
     whose steps were launched the same way."""
     parts = []
     for dataset in DATASETS:
-        of = [row for row in rows if row["dataset"] == dataset and row["epoch_seconds"]]
+        of = [row for row in rows if row["dataset"] == dataset and (row["epoch_seconds"] or row["peak_mb"])]
         for some in _by_protocol(of, "start", "hardware", "processes", "launched"):
-            base = [float(row["epoch_seconds"]) for row in some if row["method"] == "standard"]
+            base = _median([row for row in some if row["method"] == "standard"], "epoch_seconds")
             lines = []
             for name, runs in _by_name(some, _label_of_cost).items():
-                seconds = statistics.median(float(row["epoch_seconds"]) for row in runs)
-                peaks = [float(row["peak_mb"]) for row in runs if row["peak_mb"]]
-                ratio = f"{seconds / statistics.median(base):.2f}" if base else ""
-                peak = f"{statistics.median(peaks):.0f}" if peaks else ""
-                lines.append([name, f"{int(runs[0]['parameters']) / 1e6:.2f}", f"{seconds:.2f}", ratio, peak])
+                seconds, peak = _median(runs, "epoch_seconds"), _median(runs, "peak_mb")
+                ratio = None if seconds is None or base is None else seconds / base
+                size = int(runs[0]["parameters"]) / 1e6
+                lines.append([name, *(_number(*one) for one in ((size, 2), (seconds, 2), (ratio, 2), (peak, 0)))])
             hardware = f"{some[0]['processes']} × {some[0]['hardware']}".removeprefix("1 × ")
             start = start_label(some[0]["start"], DATASETS[dataset])
+            launched = f", launched {some[0]['launched']}" if some[0]["launched"] else ""
             parts += [
-                f"## Cost: {hardware}, {_describe(some[0])}, {start}, launched {some[0]['launched']}",
+                f"## Cost: {hardware}, {_describe(some[0])}, {start}{launched}",
                 markdown_table(["", "parameters, M", "s an epoch", "× standard", "peak, MiB"], lines),
             ]
     return parts
+
+
+def _median(rows: Sequence[Row], column: str) -> float | None:
+    values = [float(row[column]) for row in rows if row[column]]
+    return statistics.median(values) if values else None
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _cell(runs: Sequence[Row], value: str, paper: published.Number | None) -> str:
