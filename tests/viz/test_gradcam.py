@@ -43,10 +43,22 @@ def test_no_hooks_are_left():
         cam(torch.randn(1, 3, 12, 12), 0)
 
 
-def test_a_frozen_model_has_maps_too():
-    net = classifier().requires_grad_(False)
-    with GradCAM(net, "0") as cam, torch.no_grad():
+def test_one_context_at_a_time():
+    net = classifier()
+    with GradCAM(net, "0") as cam:
+        with pytest.raises(RuntimeError, match="already"), cam:
+            pass
         assert cam(torch.randn(1, 3, 12, 12), 0).shape == (1, 6, 6)
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_frozen_model_has_maps_too(mode):
+    net, images = classifier().requires_grad_(False), torch.randn(1, 3, 12, 12)
+    with GradCAM(net, "0") as cam:
+        expected = cam(images, 0)
+        with mode():
+            assert torch.equal(cam(images.clone(), 0), expected)
 
 
 @pytest.mark.parametrize("target", [99, -1, [0, 1, 2], 1.5, True])

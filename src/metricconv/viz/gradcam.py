@@ -38,6 +38,8 @@ class GradCAM:
         self._seen: list[Tensor] = []
 
     def __enter__(self) -> Self:
+        if self._handle is not None:
+            raise RuntimeError("this GradCAM watches its layer already: make another for a `with` statement inside")
         self._handle = self.layer.register_forward_hook(self._see)
         return self
 
@@ -64,9 +66,9 @@ class GradCAM:
             raise RuntimeError("GradCAM watches its layer only inside a `with` statement")
         _checks.floating(images, "images")
         self._seen.clear()
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             # The layer may have no parameters that ask for gradients; the image then does.
-            scores = self.model(images.detach().requires_grad_())
+            scores = self.model(images.detach().clone().requires_grad_())
             activation = self._activation()
             if scores.dim() != 2:
                 raise ValueError(f"`model` must give scores (B, classes), got shape {tuple(scores.shape)}")

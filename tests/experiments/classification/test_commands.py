@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from experiments.classification import tiny
 from metricconv._files import read_table
-from metricconv.experiments.classification import gradcam, report
+from metricconv.experiments.classification import gradcam, report, runs
 from metricconv.experiments.classification.commands import app
 from metricconv.viz import plot_gradcam
 
@@ -41,6 +41,14 @@ def test_what_networks_look_at_is_drawn(command, tmp_path):
     command("classify", *TINY, "--method=standard", "--method=shifted")
     command("classify-gradcam", "--image=1", "--image=2", "--accelerator=cpu")
     assert (tmp_path / "out/gradcam.png").stat().st_size > 5_000
+
+
+def test_networks_that_are_compared_share_seed_and_schedule(command, tmp_path):
+    command("classify", *TINY, "--method=shifted", "--seed=0", "--seed=1", "--seed=2")
+    command("classify", *TINY, "--method=deformable", "--seed=1", "--head-multiplier=1", "--head-multiplier=0.1")
+    command("classify", *TINY, "--method=metric-randers", "--seed=1", "--lr=0.001")
+    found = runs.trained_networks([], tmp_path / "out", tmp_path / "work")
+    assert {(setting.method, setting.seed) for setting, _ in found.values()} == {("shifted", 1), ("deformable", 1)}
 
 
 def test_networks_of_one_method_are_told_apart_and_each_has_its_own_dataset(command, data_root, tmp_path, monkeypatch):

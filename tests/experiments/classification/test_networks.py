@@ -1,5 +1,7 @@
 """Networks: sizes as in the paper, independence of images, weights that survive conversion."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -61,6 +63,26 @@ def test_pretrained_weights_round_trip_through_conversion(method, tmp_path):
     networks.save_network(path, setting, 4, 3, model)
     again, loaded = networks.load_network(path)
     assert again == setting and all(torch.equal(value, state[name]) for name, value in loaded.state_dict().items())
+
+
+def test_a_network_of_other_strides_is_read_as_it_was_written(tmp_path):
+    setting = Setting(network="resnet50", method="standard", start="resnet50-imagenet")
+    state = networks.build(Setting(network="resnet50", method="standard"), 4).state_dict()
+    model = calm(networks.build(setting, 4, pretrained=state))
+    networks.save_network(tmp_path / "network.pt", setting, 4, 3, model)
+    _, again = networks.load_network(tmp_path / "network.pt")
+    assert again.layer3[0].conv1.stride == (2, 2) and again.layer3[0].conv2.stride == (1, 1)
+    x = torch.randn(1, 3, 8, 8)
+    assert torch.equal(again(x), model(x))
+
+
+def test_torchvisions_weights_are_read_as_tensors_alone(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        "torchvision.models._api.load_state_dict_from_url", lambda url, **options: asked.update(options)
+    )
+    networks.read_pretrained(Path("torchvision"), "resnet18")
+    assert asked["weights_only"] and asked["check_hash"]
 
 
 def test_the_papers_init_throws_away_what_the_published_code_does():

@@ -58,12 +58,13 @@ def build(setting: Setting, classes: int, channels: int = 3, pretrained: dict[st
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     model.add_module("conv1", stem)
     model.add_module("maxpool", nn.Identity())
+    if setting.start in _CAFFE:
+        for stage in ("layer2", "layer3", "layer4"):
+            first: Any = model.get_submodule(f"{stage}.0")
+            first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
     if pretrained is not None:
         if setting.start in _CAFFE:
             pretrained = pretrained | {"conv1.weight": pretrained["conv1.weight"].flip(1)}
-            for stage in ("layer2", "layer3", "layer4"):
-                first: Any = model.get_submodule(f"{stage}.0")
-                first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
         load_pretrained(model, pretrained, drop=("conv1.", "layer4.0.downsample.") if setting.init == "paper" else ())
     if setting.method == "standard":
         dilate_last_layer(model)  # so that all have the same resolution
@@ -99,7 +100,8 @@ def read_pretrained(path: Path, network: str) -> dict[str, Tensor]:
     if str(path) == "torchvision":
         from torchvision import models
 
-        return models.get_model_weights(network)["IMAGENET1K_V1"].get_state_dict(progress=False, check_hash=True)
+        weights = models.get_model_weights(network)["IMAGENET1K_V1"]
+        return weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

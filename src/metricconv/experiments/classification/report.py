@@ -11,7 +11,7 @@ from ..._files import read_table, writing
 from ..results import markdown_table, text, write_markdown
 from . import published
 from .networks import start_label
-from .setting import KEY, METHODS, Setting
+from .setting import METHODS, PROTOCOL, Setting
 
 Row = dict[str, str]
 
@@ -45,10 +45,6 @@ _VARIANT = {
     "l1": "L1 × {}",
     "warmup": "{} epochs of warm-up",
 }
-# What makes runs comparable, the same for all of a table: every choice but those of its rows and columns, the stages it
-# is about, and what is summed up in a cell.
-_VARIED = ("method", *_VARIANT, "weights", "start", "layers", "head_multiplier", "seed")
-_PROTOCOL = tuple(name for name in KEY if name not in _VARIED)
 _VALUES = {"top1": "top-1", "top5": "top-5"}
 _RECIPES = {"paper": "Adam, cosine", "sgd": "SGD (Nesterov), cosine", "onecycle": "SGD (Nesterov), one cycle"}
 
@@ -288,7 +284,7 @@ def _label_of_cost(row: Row) -> str:
 
 
 def _protocol(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in _PROTOCOL)
+    return tuple(row[name] for name in PROTOCOL)
 
 
 def _describe(row: Row) -> str:
@@ -306,7 +302,7 @@ def _describe(row: Row) -> str:
         "holdout": f"{row['holdout']} held out" * (row["holdout"] != "0"),
         "precision": row["precision"],
     }
-    return ", ".join(filter(None, (words.get(name, f"{name} {row[name]}") for name in _PROTOCOL)))
+    return ", ".join(filter(None, (words.get(name, f"{name} {row[name]}") for name in PROTOCOL)))
 
 
 def _printed(row: Row, value: str) -> published.Number | None:

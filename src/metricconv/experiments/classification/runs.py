@@ -19,7 +19,7 @@ from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, paramet
 from . import datasets, networks
 from .batches import Pictures, TestBatches, TrainBatches
 from .module import Classifier, Stopwatch
-from .setting import KEY, METHODS, Setting
+from .setting import KEY, METHODS, PROTOCOL, Setting
 
 VALUES = (
     "top1", "top5", "held_top1", "held_top5", "train_loss", "parameters", "epoch_seconds", "peak_mb", "processes",
@@ -201,20 +201,21 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
 def trained_networks(
     paths: Sequence[Path], output: Path, work: Path, *, adaptive: bool = False
 ) -> dict[str, tuple[Setting, nn.Module]]:
-    """Return the networks of these files; of none, the best of each method that the work folder still has.
+    """Return the networks of these files; of none, those of the runs that the work folder still has.
 
-    Best is by the rows of the table in ``output``; the dataset is the one with the most methods. Networks are named by
-    their method; where several share it, also by what tells their settings apart.
+    These are of one dataset, protocol and seed, the ones with the most methods (the first seed of several), and of each
+    method the best by the table in ``output``. Networks are named by their method; where several share it, also by what
+    tells their settings apart.
     """
     if not paths:
-        best: dict[tuple[str, str], Path] = {}
-        for row in sorted(table(output).rows, key=lambda row: float(row["held_top1"] or row["top1"])):
+        alike: dict[tuple[str, ...], dict[str, Path]] = {}
+        rows = sorted(table(output).rows, key=lambda row: float(row["held_top1"] or row["top1"]))
+        for row in sorted(rows, key=lambda row: int(row["seed"])):
             path = work / Setting.from_row(row).folder / NETWORK
             if path.exists() and row["weights"] == "learnt" and not (adaptive and row["method"] == "standard"):
-                best[row["dataset"], row["method"]] = path
-        datasets = [dataset for dataset, _ in best]
-        most = max(datasets, default="", key=datasets.count)
-        paths = [best[most, method] for method in METHODS if (most, method) in best]
+                alike.setdefault(tuple(row[name] for name in (*PROTOCOL, "start", "seed")), {})[row["method"]] = path
+        most = max(alike.values(), default={}, key=len)
+        paths = [most[method] for method in METHODS if method in most]
     if not paths:
         raise ValueError(f"`work` (={work}) has no trained network of the runs in {output}: name one with --network")
     found = [networks.load_network(path) for path in paths]

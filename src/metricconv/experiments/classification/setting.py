@@ -170,3 +170,19 @@ class Setting:
 
 
 KEY = tuple(field.name for field in dataclasses.fields(Setting))
+# What makes runs comparable, the same for all methods: every choice but a method's own, what weights start as, the
+# stages that are replaced, and what is repeated.
+_VARIED = (
+    "method",
+    *_GEOMETRY,
+    "init",
+    "head",
+    "l1",
+    "warmup",
+    "weights",
+    "start",
+    "layers",
+    "head_multiplier",
+    "seed",
+)
+PROTOCOL = tuple(name for name in KEY if name not in _VARIED)
