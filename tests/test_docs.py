@@ -140,6 +140,19 @@ def test_commands_of_a_page_work_as_printed(page, tmp_path, monkeypatch):
             assert program == "pip" and _extras(line) <= _extras_known(), line
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("results/*/README.md")), ids=_name)
+def test_commands_behind_the_results_parse(page, tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    printed = re.findall(r"`(?:[\w. -]*metricconv )?((?:reproduce |classify|lr-range)[^`]*)`", page.read_text())
+    assert len(printed) > 4
+    for line in printed:
+        name, *arguments = shlex.split(line.removeprefix("reproduce ").replace("…", ""))
+        for weights in (word for word in arguments if word.endswith(".pth")):
+            Path(weights).touch()
+        _parses("reproduce", name, *arguments)
+
+
 def _pictures(folder: Path) -> None:
     """Write the pictures that commands name."""
     numpy, skimage = pytest.importorskip("numpy"), pytest.importorskip("skimage")
@@ -158,9 +171,11 @@ def _parses(name: str, *arguments: str) -> None:
 
     commands = typer.main.get_command(app).commands
     if name == "reproduce" and "--help" not in arguments:
+        from metricconv.experiments.classification.commands import app as classification
         from metricconv.experiments.denoising.commands import app as denoising
 
-        commands, (name, *arguments) = typer.main.get_command(denoising).commands, arguments
+        commands = {**typer.main.get_command(denoising).commands, **typer.main.get_command(classification).commands}
+        name, *arguments = arguments
     assert name in commands
     if "--help" not in arguments:
         commands[name].make_context(name, list(arguments))

@@ -154,7 +154,10 @@ def test_the_short_grid_asks_first_for_what_matters_most_and_follows_its_results
     ]
     clothes = [s for _, s in grids.planned(grids.of_dataset(phases, "fashion-mnist"), results)]
     assert {(s.dataset, s.lr) for s in clothes} == {("fashion-mnist", 0.1)}
-    assert {s.head_multiplier for s in clothes if s.weights == "learnt"} == {None, 0.01, 0.1, 1.0}  # a sweep of its own
+    assert {s.head_multiplier for s in clothes if s.weights == "learnt"} == {
+        None,
+        *grids.MULTIPLIERS,
+    }  # a sweep of its own
     given = grids.of_dataset(grids.short({"lr": 0.3}), "fashion-mnist")
     assert {s.lr for _, s in grids.planned(given, results)} == {0.3}
     assert len({s for _, s in plan}) == len(plan)
