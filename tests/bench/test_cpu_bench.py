@@ -74,3 +74,7 @@ def test_without_numba_it_says_so(monkeypatch, tmp_path):
     with pytest.raises(SystemExit, match="numba is not installed"):
         main(["--output", str(tmp_path), "--device", "cpu"])
     assert not list(tmp_path.iterdir())
+
+
+def test_of_three_times_the_slowest_is_shown():
+    assert [cpu._times([9.0, 1.0, 5.0], 0.0)[f"p{q}_ms"] for q in (20, 50, 80)] == ["1.000", "5.000", "9.000"]

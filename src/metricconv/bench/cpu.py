@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import datetime
+import math
 import os
 import platform
 import re
@@ -123,14 +124,14 @@ def _measure(calls: dict[str, Call], seconds: float = 20.0, most: int = 60) -> d
             begin = time.perf_counter()
             call()
             times[name].append(1e3 * (time.perf_counter() - begin))
-        if repetition >= 2 and time.perf_counter() - start > seconds:
+        if repetition >= 9 and time.perf_counter() - start > seconds:
             break
     return {name: (times[name], peaks[name]) for name in calls}
 
 
 def _times(times: list[float], megabytes: float) -> Row:
     ordered = sorted(times)
-    quantiles = {f"p{q}_ms": f"{ordered[int(q / 100 * (len(ordered) - 1))]:.3f}" for q in (20, 50, 80)}
+    quantiles = {f"p{q}_ms": f"{ordered[math.ceil(q / 100 * len(ordered)) - 1]:.3f}" for q in (20, 50, 80)}
     return {**quantiles, "peak_mb": f"{megabytes:.1f}", "repetitions": str(len(times))}
 
 
