@@ -1,6 +1,7 @@
 """The commands end to end on a tiny set: rows, tables, figures, estimates; mistakes in one line."""
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from experiments.classification import tiny
@@ -41,6 +42,18 @@ def test_what_networks_look_at_is_drawn(command, tmp_path):
     command("classify", *TINY, "--method=standard", "--method=shifted")
     command("classify-gradcam", "--image=1", "--image=2", "--accelerator=cpu")
     assert (tmp_path / "out/gradcam.png").stat().st_size > 5_000
+
+
+def test_a_compiled_network_learns_as_it_would_otherwise(command, tmp_path, monkeypatch):
+    compiled, compiler = [], nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda net: compiled.append(net) or compiler(net, backend="eager"))
+    losses = []
+    for option in ((), ("--compile",)):
+        command("classify", *TINY, *option)
+        (row,) = read_table(tmp_path / "out/runs.csv")
+        losses.append(float(row["train_loss"]))
+        (tmp_path / "out/runs.csv").unlink()
+    assert len(compiled) == 1 and losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_networks_that_are_compared_share_seed_and_schedule(command, tmp_path):
@@ -113,6 +126,7 @@ def test_a_grid_runs_what_the_command_line_says(command, tmp_path, monkeypatch, 
         (("classify", *TINY, "--pretrained=none.pth"), "No such file or directory: 'none.pth'"),
         (("classify", *TINY, "--devices=2", "--max-minutes=1"), "error: `max_minutes` needs a single process"),
         (("classify", *TINY, "--precision=7-bit"), "error: "),
+        (("classify-sweep", "--accelerator=cpu", "--graphs"), "error: `graphs` needs one GPU"),
         (("classify", *TINY, "--graphs"), "error: `graphs` needs one GPU, got `accelerator` (='cpu')"),
         (("classify-diagnose", "--accelerator=abacus"), "error: `accelerator` (='abacus') must be"),
         (("classify-diagnose",), "has no trained network"),

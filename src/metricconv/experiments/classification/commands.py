@@ -130,8 +130,7 @@ def classify(
     """
     from . import grids
 
-    if graphs and (devices > 1 or _device(accelerator).type != "cuda"):
-        raise ValueError(f"`graphs` needs one GPU, got `accelerator` (={accelerator!r}) and `devices` (={devices})")
+    _check_graphs(graphs, accelerator, devices)
     if grid == "short":
         precision = precision or _half_precision(accelerator)
     common = _given(
@@ -203,6 +202,7 @@ def classify_sweep(
     max_minutes: Minutes = None,
     estimate: Estimate = False,
     accelerator: Accelerator = "auto",
+    graphs: Graphs = False,
 ) -> None:
     """Sweep the multiplier of the heads' learning rate and draw accuracy by it: sweep.png.
 
@@ -210,6 +210,7 @@ def classify_sweep(
     """
     from . import grids
 
+    _check_graphs(graphs, accelerator)
     common = _given(
         dataset=dataset,
         recipe=recipe,
@@ -221,7 +222,7 @@ def classify_sweep(
         precision=precision or _half_precision(accelerator),
     )
     phases = grids.sweep(common, method or grids.ADAPTIVE, head_multiplier or grids.MULTIPLIERS, seed or [0])
-    runner = _runner(work, data_root, download, trainer={"accelerator": accelerator})
+    runner = _runner(work, data_root, download, graphs=graphs, trainer={"accelerator": accelerator})
     _run(output, phases, runner, max_minutes, estimate)
 
 
@@ -370,6 +371,11 @@ def _print_estimate(phases: "list[Phase]", runner: "Runner", results: "Results")
         total += one
         typer.echo(f"{total / 60:6.1f} min  {one:6.1f} s  {title}: {setting}")
     typer.echo(f"{len(plan)} runs, about {total / 60:.1f} min")
+
+
+def _check_graphs(graphs: bool, accelerator: str, devices: int = 1) -> None:
+    if graphs and (devices > 1 or _device(accelerator).type != "cuda"):
+        raise ValueError(f"`graphs` needs one GPU, got `accelerator` (={accelerator!r}) and `devices` (={devices})")
 
 
 def _half_precision(accelerator: str) -> str:
