@@ -74,7 +74,10 @@ def run(problem: Problem) -> Tensor:
 
 
 def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
-    """Trace the rays, some at a time, and sum over their samples as over a deformable support's."""
+    """Trace the rays, some at a time, and sum over their samples as over a deformable support's.
+
+    The sum over each part of a large stencil is rounded to the image's dtype before they are added in float32.
+    """
     from . import geodesic
 
     def part(plan: geodesic.Plan, bias: Tensor | None) -> Tensor:
