@@ -144,7 +144,7 @@ def test_samples_of_a_geodesic_ball_lie_within_geodesic_distance_s():
 
 
 @pytest.mark.parametrize(
-    "read", [partial(edge_metric, iota=0.03), partial(gradient_metric, alpha=10.0)], ids=["edge", "gradient"]
+    "read", [partial(edge_metric, iota=0.01), partial(gradient_metric, iota=0.03, alpha=10.0)], ids=["edge", "gradient"]
 )
 def test_on_the_metric_of_a_noisy_photograph_samples_lie_on_the_ball(read):
     clean = torch.nn.functional.avg_pool2d(torch.from_numpy(skimage.data.camera())[None, None] / 255.0, 4).double()
@@ -152,13 +152,15 @@ def test_on_the_metric_of_a_noisy_photograph_samples_lie_on_the_ball(read):
     pixels = [(y, x) for y in (24, 48, 72, 100) for x in (24, 50, 75, 100)]
     rows, columns = zip(*pixels, strict=True)
     tangent = mc.TangentBall(metric, OUTLINE).offsets(BOUNDARY)[0, 0]
-    both = torch.cat([boundary(metric, steps=4), tangent])  # [32, 2, H, W]
+    both = torch.cat([boundary(metric, steps=8), tangent])  # [32, 2, H, W]
     here = both[:, :, rows, columns]
-    assert torch.linalg.vector_norm(here[:16], dim=1).mean() > 2.5  # pixels
+    assert torch.linalg.vector_norm(here[:16], dim=1).mean() > 4  # pixels
     half = math.ceil(here.abs().max().item()) + 1
-    off = (distances(metric, both, pixels, half, refine=6) - 1).abs()
-    assert off[:, :16].mean() <= 0.006 and off[:, :16].max() <= 0.06
-    assert off[:, 16:].mean() > 0.06
+    off = distances(metric, both, pixels, half, refine=4) - 1
+    assert off[:, :16].abs().mean() <= 0.006
+    # A straight ray of the right length is nearly as good on average; but somewhere it falls short.
+    assert off[:, :16].min() >= -0.02 and off[:, :16].max() <= 0.04
+    assert off[:, 16:].abs().mean() > 0.06
 
 
 def test_a_strided_field_is_that_of_its_finer_interpolation():
