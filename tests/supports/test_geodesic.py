@@ -149,7 +149,7 @@ def test_samples_of_a_geodesic_ball_lie_within_geodesic_distance_s():
 def test_on_the_metric_of_a_noisy_photograph_samples_lie_on_the_ball(read):
     clean = torch.nn.functional.avg_pool2d(torch.from_numpy(skimage.data.camera())[None, None] / 255.0, 4).double()
     metric = smoothed(read(clean + 0.1 * torch.randn_like(clean)))
-    pixels = [(y, x) for y in (24, 48, 72, 100) for x in (24, 50, 75, 100)]
+    pixels = [(y, x) for y in (24, 60, 100) for x in (24, 50, 75, 100)]
     rows, columns = zip(*pixels, strict=True)
     tangent = mc.TangentBall(metric, OUTLINE).offsets(BOUNDARY)[0, 0]
     both = torch.cat([boundary(metric, steps=8), tangent])  # [32, 2, H, W]
