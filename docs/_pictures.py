@@ -1,6 +1,6 @@
 """Draw the pictures of these pages, from what comes with scikit-image: ``python docs/_pictures.py``.
 
-Those of the gallery are what the scripts in examples/ write, made smaller.
+Those of the gallery are what the scripts in examples/ write, made smaller; its geodesics are an experiment's.
 """
 
 import importlib.util
@@ -69,6 +69,7 @@ def main() -> None:
         save(draw(), DOCS / "pictures" / f"{name}.png")
     save(supports(), DOCS / "supports.png")
     save(geodesics.draw_balls(photograph("camera", 256)), DOCS / "balls.png")
+    save(geodesics.draw_vessels(), DOCS / "gallery" / "geodesics.png")
     comparison()
     for script in sorted(EXAMPLES.glob("*.py")):
         gallery(script)

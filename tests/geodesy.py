@@ -39,6 +39,19 @@ def rough(
     return smoothed(metric, passes)
 
 
+def extruded(plane: mc.Metric, axis: int, depth: int = 3) -> mc.Metric:
+    """Return a metric of the plane repeated along a third axis, which is flat: M = M₂ ⊕ ¼, ω = ω₂ ⊕ 0."""
+    yy, yx, xx = plane.tensors()["M"].unbind(2)
+    one, two = (k for k in range(3) if k != axis)
+    entries = {(one, one): yy, (one, two): yx, (two, two): xx, (axis, axis): torch.full_like(yy, 0.25)}
+    pairs = [(i, j) for i in range(3) for j in range(i, 3)]
+    tensors = [torch.stack([entries.get(pair, torch.zeros_like(yy)) for pair in pairs], 2)]
+    if isinstance(plane, mc.Randers):
+        drift = list(plane.omega.unbind(2))
+        tensors.append(torch.stack([*drift[:axis], torch.zeros_like(yy), *drift[axis:]], 2))
+    return type(plane)(*(t.unsqueeze(3 + axis).repeat_interleave(depth, 3 + axis) for t in tensors))
+
+
 def runge_kutta(metric: mc.Metric, points: Tensor, directions: Tensor, length: float = 1.0, steps: int = 200) -> Tensor:
     """Trace geodesics by the classical method of order 4, for comparison: (N, d) → (N, d)."""
     field = FlowField.of(metric)

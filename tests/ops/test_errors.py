@@ -154,6 +154,20 @@ def test_check_finite_is_off_by_default_and_ends_with_its_block():
     assert mc.support_conv(bad, mc.Grid(3), WEIGHT).isnan().all()
 
 
+@pytest.mark.parametrize("ball", [mc.TangentBall, mc.GeodesicBall])
+@pytest.mark.parametrize("bad", [[1.0, 2.0, 1.0], [-1.0, 0.0, -1.0]], ids=["indefinite", "negative"])
+def test_check_finite_names_the_pixel_where_a_metric_is_not_positive(ball, bad):
+    M = torch.tensor([1.0, 0.0, 1.0]).view(1, 1, 3, 1, 1).repeat(1, 1, 1, 6, 5)
+    support = ball(mc.Riemannian(M), mc.stencils.onion(3))
+    with mc.check_finite():
+        mc.support_conv(IMAGE, support, WEIGHT)
+    M[0, 0, :, 4, 2] = torch.tensor(bad)
+    mc.support_conv(IMAGE, support, WEIGHT)
+    message = rf"must be positive; it is not at index (0, 0, 4, 2) (1 such of 30 pixels): M = {bad}"
+    with mc.check_finite(), pytest.raises(ValueError, match=re.escape(message)):
+        mc.support_conv(IMAGE, support, WEIGHT)
+
+
 def test_a_backend_that_cannot_says_why_and_what_can(monkeypatch):
     reason = "it needs a tensor on the moon"
     lunar = functional.Backend(lambda problem: pytest.fail("it refused"), lambda problem: reason)

@@ -67,25 +67,26 @@ def draw_vessels(side: int = 200) -> Figure:
         canvas.show(axes, green, green.shape)
         axes.set_title(title, fontsize=11)
     field = left.imshow(distance.numpy(), cmap="viridis_r", alpha=0.75, interpolation="nearest")
-    figure.colorbar(field, ax=left, location="bottom", shrink=0.6, pad=0.02)
+    figure.colorbar(field, ax=left, location="bottom", shrink=0.6, pad=0.02, label="length by the metric")
     left.contour(distance.numpy(), levels=14, colors="white", linewidths=0.6)
     for target in _targets(metric, distance):
         path = _descend(distance, target, source).numpy()
         right.plot(path[:, 1], path[:, 0], color=canvas.ORANGE, linewidth=1.6)
         right.plot(path[0, 1], path[0, 0], "o", color=canvas.ORANGE, markersize=4)
     for axes in (left, right):
-        axes.plot(*source.flip(0).tolist(), "o", color=canvas.SKY, markersize=7, markeredgecolor="white")
+        axes.plot(*source.flip(0).tolist(), "o", color="white", markersize=7, markeredgecolor="black")
     return figure
 
 
 def vessel_metric(image: np.ndarray, contrast: float = 12.0, scales: Sequence[float] = (1.5, 3.0)) -> Riemannian:
     """Return a round metric in which ways along dark, thin structures are short: M = I / (1 + contrast · v)².
 
-    v in [0, 1] is the top eigenvalue of σ²·Hessian at any of the scales σ, where positive, by its 99th percentile.
+    v in [0, 1] is the larger eigenvalue of σ²·Hessian less the other where that is positive too, as in a dark blob; the
+    largest of the scales σ, by its 99th percentile.
     """
     hessians = [skimage.feature.hessian_matrix(image, s, use_gaussian_derivatives=False) for s in scales]
-    ridges = [s**2 * skimage.feature.hessian_matrix_eigvals(h)[0] for s, h in zip(scales, hessians, strict=True)]
-    ridge = np.clip(np.max(ridges, 0), 0, None)
+    curvatures = [s**2 * skimage.feature.hessian_matrix_eigvals(h) for s, h in zip(scales, hessians, strict=True)]
+    ridge = np.clip([across - np.clip(along, 0, None) for across, along in curvatures], 0, None).max(0)
     vesselness = torch.from_numpy(np.clip(ridge / np.quantile(ridge, 0.99), 0, 1)).double()
     return Riemannian.isotropic((1 + contrast * vesselness)[None, None])
 
@@ -118,7 +119,7 @@ def _source(metric: Riemannian, side: int) -> Tensor:
 def _targets(metric: Riemannian, distance: Tensor, count: int = 18) -> list[Tensor]:
     """Return pixels on vessels, far from the source and from each other."""
     cost = metric.M[0, 0, 0]
-    vessel = (cost < cost.quantile(0.08)) & (distance > distance.quantile(0.03))
+    vessel = (cost < cost.quantile(0.06)) & (distance > distance.quantile(0.03))
     margin = len(cost) // 25
     places = vessel[margin:-margin, margin:-margin].nonzero().double() + margin
     chosen = [places[0]]

@@ -50,7 +50,8 @@ def geodesics(
     """Trace the geodesics that leave some points in some directions, at equal steps of length/steps.
 
     Args:
-        metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere (see ``check_positive``).
+        metric: ``Riemannian`` or ``Randers``, (B, G, …, *spatial), positive everywhere: ``check_positive`` looks, but
+            not in ``torch.compile`` and ``torch.func``, where there are no numbers to look at.
         points: (N, d), or (B, G, N, d), in pixels: (y, x) in 2-D. A tensor, an array or lists, of whole numbers or not.
         directions: of the same shape; their lengths do not matter. Along a vector of 0 the curve stays where it is.
         length: how far to go, as the metric measures it: a number, or one for each curve, (N,) or (B, G, N).
@@ -67,6 +68,7 @@ def geodesics(
             [ 5., 11.]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
+    _check_positive_if_known(metric)
     origin, (direction, size) = _curves(metric, points, "points"), _headed(_curves(metric, directions, "directions"))
     try:
         run = torch.as_tensor(length, dtype=metric.dtype, device=metric.device)
@@ -101,6 +103,7 @@ def exp_map(
     tensor([[[[6., 7.]]]])
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
+    _check_positive_if_known(metric)
     origin, (direction, size) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
     _check_counts(position=origin[0], vector=direction[0])
     local = field.read(origin)
@@ -130,6 +133,7 @@ def smoothed(metric: Metric, passes: int = 1, *, padding_mode: str = "border") -
     return metric
 
 
+@torch.no_grad()
 def check_positive(metric: Metric) -> None:
     """Refuse a metric that is not positive, naming the first such pixel. Synchronises with the device.
 
@@ -147,6 +151,12 @@ def check_positive(metric: Metric) -> None:
             f"`metric` must be positive; it is not at index {place} ({int(bad.sum())} such of {bad.numel()} pixels): "
             + ", ".join(f"{name} = {value}" for name, value in numbers.items())
         )
+
+
+def _check_positive_if_known(metric: Metric) -> None:
+    """Refuse a metric that is not positive, unless a compiler or ``torch.func`` keeps its numbers from us."""
+    if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
+        check_positive(metric)
 
 
 class Local(NamedTuple):

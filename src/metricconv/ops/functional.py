@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..metrics import Metric
+from ..metrics import Metric, check_positive
 from ..stencils import Stencil, onion
 from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offsets
 from . import cpu, reference, triton
@@ -196,7 +196,7 @@ def choose_backend(problem: Problem, name: str = "auto") -> Backend:
 
 @contextlib.contextmanager
 def check_finite() -> Iterator[None]:
-    """Refuse NaN and infinity at every ``support_conv`` inside, naming the tensor and the pixel.
+    """Refuse NaN, infinity and metrics that are not positive at every ``support_conv`` inside, naming the pixel.
 
     Off by default, since looking synchronises with the device.
 
@@ -234,3 +234,6 @@ def _check_finite(problem: Problem) -> None:
     for name, tensor in tensors.items():
         if tensor is not None:
             _checks.finite(tensor, name)
+    metric = getattr(problem.support, "metric", None)
+    if isinstance(metric, Metric):
+        check_positive(metric)

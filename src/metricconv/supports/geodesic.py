@@ -68,6 +68,9 @@ class GeodesicBall(Support):
     The exponential map takes the tangent ball onto all points within distance ρ. A sample never lies farther from its
     pixel than s_j ρ, by the metric; on a constant metric geodesics are straight and this is the tangent ball.
 
+    Nothing here looks whether the metric is positive, since looking waits for the device: of one that is not, samples
+    mean nothing, finite or not. ``metrics.check_positive`` looks once, ``with check_finite():`` at every convolution.
+
     Args:
         metric: ``Riemannian`` or ``Randers``, at each output pixel, in pixels of the input, as for ``TangentBall``.
             Between output pixels it is interpolated: the field of a strided layer is as coarse as its output. One of

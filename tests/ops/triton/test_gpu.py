@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import metricconv as mc
+from layers import stir
+from metricconv.ops import functional
 from ops.cases import KINDS, MODES, Case, check, check_inference, outcome
 from ops.triton.narrowed import NARROW, check_narrow
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
@@ -85,9 +87,10 @@ def test_balls_of_any_size(radius: float, mode: str) -> None:
     check(Case(channels=(16, 16), radius=radius, mode=mode, size=(9, 9)), 1e-2 if radius > 1 else 1e-4, "cuda")
 
 
+@pytest.mark.parametrize("kind", ["randers", "geodesic"])
 @pytest.mark.parametrize("mode", MODES)
-def test_one_pixel_images(mode: str) -> None:
-    check(Case(size=(1, 1), mode=mode), 1e-4, "cuda")
+def test_one_pixel_images(mode: str, kind: str) -> None:
+    check(Case(kind=kind, size=(1, 1), mode=mode), 1e-4, "cuda")
 
 
 def test_batch_of_none() -> None:
@@ -117,6 +120,21 @@ def test_compiled_in_one_graph(regime: str) -> None:
     eager, traced = outcome(run, tensors, backend="triton"), outcome(compiled, tensors, backend="triton")
     for name in eager:
         torch.testing.assert_close(traced[name], eager[name], rtol=1e-3, atol=1e-3)
+
+
+def test_a_geodesic_layer_compiled_in_one_graph() -> None:
+    layer = stir(mc.nn.MetricConv2d(16, 16, 3, padding=1, ball="geodesic", backend="triton")).cuda()
+    x = torch.randn(2, 16, 12, 13, device="cuda", requires_grad=True)
+    leaves = {"input": x, **dict(layer.named_parameters())}
+
+    def run(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        y = module(x)
+        grads = torch.autograd.grad(y.square().sum(), list(leaves.values()))
+        return {"output": y.detach(), **dict(zip(leaves, grads, strict=True))}
+
+    eager, traced = run(layer), run(torch.compile(layer, fullgraph=True))
+    for name in eager:
+        torch.testing.assert_close(traced[name], eager[name], rtol=1e-3, atol=1e-3 * eager[name].abs().max().item())
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about capture and the sync debug mode being prototypes
@@ -177,12 +195,15 @@ def test_nothing_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_auto_takes_the_kernels_under_autocast() -> None:
-    tensors, run = Case(channels=(16, 16), size=(12, 12)).make("cuda")
+@pytest.mark.parametrize("kind", ["randers", "geodesic"])
+def test_auto_takes_the_kernels_under_autocast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, run = Case(kind=kind, channels=(16, 16), size=(12, 12)).make("cuda")
+    expected = run(tensors, backend="reference")
+    monkeypatch.delitem(functional.BACKENDS, "cpu")
+    monkeypatch.delitem(functional.BACKENDS, "reference")
     with torch.autocast("cuda", torch.bfloat16):
         y = run(tensors)
     assert y.dtype == torch.bfloat16
-    expected = run(tensors, backend="reference")
     assert (y - expected).norm() < 1e-2 * expected.norm()
 
 
@@ -208,17 +229,18 @@ def test_a_convolution_with_few_outputs_equals_torchs(name: str, dtype: torch.dt
     check_narrow(dtype, "cuda", **NARROW[name])
 
 
-def test_a_fused_network_trains_as_the_reference_does() -> None:
+@pytest.mark.parametrize("ball", ["tangent", "geodesic"])
+def test_a_fused_network_trains_as_the_reference_does(ball: str) -> None:
     """The convergence twin: the same small network, 100 steps, with either engine."""
 
     def losses(backend: str) -> list[float]:
         torch.manual_seed(0)
         network = torch.nn.Sequential(
-            mc.nn.MetricConv2d(3, 16, 3, padding=1, backend=backend),
+            mc.nn.MetricConv2d(3, 16, 3, padding=1, ball=ball, backend=backend),
             torch.nn.ReLU(),
-            mc.nn.MetricConv2d(16, 16, 3, stride=2, padding=1, metric_groups=2, backend=backend),
+            mc.nn.MetricConv2d(16, 16, 3, stride=2, padding=1, metric_groups=2, ball=ball, backend=backend),
             torch.nn.ReLU(),
-            mc.nn.MetricConv2d(16, 4, 3, padding=1, modulation=True, backend=backend),
+            mc.nn.MetricConv2d(16, 4, 3, padding=1, modulation=True, ball=ball, backend=backend),
         ).cuda()
         optimiser = torch.optim.SGD(mc.nn.param_groups(network, lr=0.05), momentum=0.9)
         x, target = torch.randn(8, 3, 16, 16, device="cuda"), torch.randn(8, 4, 8, 8, device="cuda")
