@@ -67,7 +67,7 @@ _TRITON = (
 )
 _CPU = (
     "kernels for CPUs, compiled by numba on the first call and kept for later processes; on two threads, forward + "
-    "backward of tangent balls, 6 to 19 times as fast as the reference"
+    "backward of tangent balls, 6 to 18 times as fast as the reference"
 )
 _REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
 
