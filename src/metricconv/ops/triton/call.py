@@ -97,7 +97,7 @@ class Call:
         out = self.x.shape[0] * self.weight.shape[0] * math.prod(self.grid.size)
         fields = [t for t in self._fields() if t is not None]
         sizes = [self.x.numel(), out, self.weight.numel(), *(t.numel() for t in fields), *map(_reach, fields)]
-        return max(sizes) >= 2**31
+        return max(sizes) >= 2**31 - 2**16  # tiles reach past the last of them
 
     def paired(self) -> bool:
         """Return whether the two numbers of each of a deformable field's samples can be loaded as one."""
