@@ -46,17 +46,19 @@ def test_every_contender_of_ours_passes_the_gate_in_float32(contender):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_gate_takes_the_way_that_is_timed(shape, dtype):
     pytest.importorskip("triton")
+    from metricconv.ops.triton import tiles
     from metricconv.ops.triton.call import Call
     from metricconv.ops.triton.launch import images_by_columns
 
-    def kept(shape):
+    def way(shape):
         x = torch.empty(shape.batch, shape.channels, shape.height, shape.width, dtype=dtype, device="meta")
         weight = x.new_empty(shape.channels, shape.channels // shape.groups, shape.kernel, shape.kernel)
         k, p = [shape.kernel] * 2, [shape.kernel // 2] * 2
         call = Call(x, weight, None, None, None, None, "grid", k, [1.0, 1.0], [1, 1], [1, 1], p, shape.groups, "zeros")
-        return images_by_columns(call) > 0
+        tiled = tiles.forward(tiles.contraction(call.channels()), "ball", call.shape(), call.channels(), 2, True)
+        return images_by_columns(call) > 0, tiled["TW"]
 
-    assert kept(cut(shape)) == kept(shape)
+    assert way(cut(shape)) == way(shape)
 
 
 def test_the_gate_sees_a_wrong_gradient():

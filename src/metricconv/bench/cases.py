@@ -92,6 +92,8 @@ def contenders(shape: Shape) -> Iterator[Contender]:
     if shape.kernel <= 31:  # beyond, its offsets alone would take gigabytes
         for dtype in (torch.float16, single):
             yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
+            geometry = _torchvision_offsets(dtype, modulated=True)
+            yield Contender("torchvision deform_conv2d v2", dtype, False, geometry, _torchvision)
     for dtype in (*half, single):
         yield Contender("metric", dtype, True, metric_inputs, metric_conv)
     if shape.kernel <= 31 and shape.groups == 1:
@@ -102,7 +104,7 @@ def contenders(shape: Shape) -> Iterator[Contender]:
     if shape.kernel <= 31:
         for dtype in (torch.bfloat16, single):
             yield Contender("deformable", dtype, True, _displacement, _deformable)
-        yield Contender("deformable v2", torch.bfloat16, True, _displacement_and_modulation, _deformable)
+            yield Contender("deformable v2", dtype, True, _displacement_and_modulation(dtype), _deformable)
     if shape.kernel <= 11:
         yield Contender("metric (reference)", single, False, metric_inputs, reference_conv)
 
@@ -175,19 +177,25 @@ def _displacement(shape: Shape, device: str) -> Inputs:
     return {"displacement": torch.randn(*size, device=device) * 0.5}
 
 
-def _displacement_and_modulation(shape: Shape, device: str) -> Inputs:
-    size = (shape.batch, shape.metric_groups, shape.kernel**2, shape.height, shape.width)
-    return {**_displacement(shape, device), "modulation": torch.rand(*size, device=device).bfloat16()}
+def _displacement_and_modulation(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
+    def geometry(shape: Shape, device: str) -> Inputs:
+        size = (shape.batch, shape.metric_groups, shape.kernel**2, shape.height, shape.width)
+        return {**_displacement(shape, device), "modulation": torch.rand(*size, device=device).to(dtype)}
+
+    return geometry
 
 
 def _deformable(shape: Shape, t: Inputs) -> Tensor:
     return _support_conv(shape, t, mc.Deformable(t["displacement"], shape.kernel))
 
 
-def _torchvision_offsets(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
+def _torchvision_offsets(dtype: torch.dtype, modulated: bool = False) -> Callable[[Shape, str], Inputs]:
+    ours = _displacement_and_modulation(dtype) if modulated else _displacement
+
     def offsets(shape: Shape, device: str) -> Inputs:
-        displacement = _displacement(shape, device)["displacement"]
-        return {"offset": displacement.flatten(1, 3).to(dtype)}
+        given = ours(shape, device)
+        mask = {"mask": given["modulation"].flatten(1, 2)} if modulated else {}
+        return {"offset": given["displacement"].flatten(1, 3).to(dtype), **mask}
 
     return offsets
 
@@ -195,4 +203,4 @@ def _torchvision_offsets(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
 def _torchvision(shape: Shape, t: Inputs) -> Tensor:
     from torchvision.ops import deform_conv2d
 
-    return deform_conv2d(t["x"], t["offset"], t["weight"], padding=shape.kernel // 2)
+    return deform_conv2d(t["x"], t["offset"], t["weight"], padding=shape.kernel // 2, mask=t.get("mask"))

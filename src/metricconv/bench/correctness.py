@@ -31,8 +31,8 @@ def errors(contender: Contender, shape: Shape, device: str, expected: Contender 
 
 
 def cut(shape: Shape) -> Shape:
-    """Return a few images of at most 23×24 pixels: an odd number of rows, so that tiles do not fit."""
-    height, width = min(shape.height, 23), min(shape.width, 24)
+    """Return a few images of at most 23×53 pixels: odd numbers, so that tiles do not fit, and tiles that are timed."""
+    height, width = min(shape.height, 23), min(shape.width, 53)
     images = max(2, math.ceil(_NUMBERS / (shape.channels * height * width)))
     return dataclasses.replace(shape, batch=min(shape.batch, images), height=height, width=width)
 

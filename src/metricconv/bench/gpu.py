@@ -1,6 +1,7 @@
 """The fused GPU engine beside its rivals: every contender is checked, then timed, forward and with backward."""
 
 import datetime
+import importlib.util
 import itertools
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from .timing import Timing, measure
 _RIVALS = ("cudnn", "torchvision")
 COLUMNS = [
     "op", "shape", "regime", "dtype", "mode", "timing", "p20_ms", "p50_ms", "p80_ms", "peak_mb", "max_error",
-    "gpu", "torch", "triton", "metricconv", "python", "date",
+    "gpu", "torch", "triton", "cudnn", "torchvision", "metricconv", "python", "date",
 ]  # fmt: skip
 
 
@@ -144,6 +145,7 @@ def _calls(shape: Shape, contender: Contender) -> dict[str, Callable[[], object]
 def _versions() -> dict[str, str]:
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        **versions("triton"),
+        **versions("triton", *["torchvision"] * (importlib.util.find_spec("torchvision") is not None)),
+        "cudnn": str(torch.backends.cudnn.version()),
         "date": datetime.date.today().isoformat(),
     }

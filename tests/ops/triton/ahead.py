@@ -1,5 +1,6 @@
 """Compile for a GPU that is not there: launches are caught, and their kernels built for a named architecture."""
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from metricconv.metrics import Parametrisation
 from metricconv.ops import functional
 from metricconv.ops.problem import OutputGrid, Problem
 from metricconv.ops.triton import call, geodesic, launch, narrow
 from metricconv.ops.triton import run as engine_run
 from ops.cases import Case
 
+parametrise = importlib.import_module("metricconv.ops.triton.parametrise")  # the package has a function of this name
 _TYPES = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -37,7 +40,9 @@ class _Caught:
 @contextmanager
 def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Catch launches instead of making them."""
-    kernels = [(room, name, value) for room in (launch, geodesic, narrow) for name, value in vars(room).items()]
+    kernels = [
+        (room, name, value) for room in (launch, geodesic, narrow, parametrise) for name, value in vars(room).items()
+    ]
     kernels = [place for place in kernels if place[1].endswith("_kernel")]
     launches: list[tuple[Any, dict[str, Any]]] = []
     try:
@@ -54,6 +59,7 @@ def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
 def _forget() -> None:
     call._memory.clear()
     narrow._launches.cache_clear()
+    parametrise._launch.cache_clear()
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:
@@ -119,6 +125,16 @@ def narrow_launches_of(*tensors: torch.Tensor) -> list[tuple[Any, dict[str, Any]
     with caught() as launches:
         y = narrow._Narrow.apply(*tensors, grid)
         torch.autograd.grad(y, tensors, torch.empty_like(y))
+    return launches
+
+
+def parametrise_launches_of(parametrisation: Parametrisation) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the kernels that make a metric of raw numbers, and of its gradient theirs, with their arguments."""
+    raw = torch.zeros(2, 1, parametrisation.channels, 4, 5, requires_grad=True)
+    with caught() as launches:
+        metric = parametrise.parametrise(parametrisation, raw, None, None, 1.0)
+        assert metric is not None
+        torch.autograd.grad(sum(t.sum() for t in metric.tensors().values()), raw)
     return launches
 
 

@@ -10,7 +10,7 @@ import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import call, geodesic, library, narrow_conv, tiles
-from ops.cases import KINDS, MODES, Case, check, check_inference
+from ops.cases import KINDS, MODES, Case, check, check_inference, random_case
 from ops.triton.narrowed import NARROW, check_narrow, make
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
@@ -144,6 +144,11 @@ def change_balls(monkeypatch: pytest.MonkeyPatch, drift: bool, **changes: Any) -
 
     GeodesicBall = mc.GeodesicBall
     monkeypatch.setattr(mc, "GeodesicBall", ball)
+
+
+@pytest.mark.parametrize("seed", range(102, 109))
+def test_anything_of_anything(seed: int) -> None:
+    check(random_case(seed, 4), TOLERANCE)
 
 
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ import dataclasses
 import pytest
 import torch
 
+from metricconv.metrics import Parametrisation
 from ops.cases import Case
 
 pytest.importorskip("triton")
 
 from metricconv.ops.triton import backward, call, tiles
-from ops.triton.ahead import build, inference_launches_of, launches_of, narrow_launches_of
+from ops.triton.ahead import build, inference_launches_of, launches_of, narrow_launches_of, parametrise_launches_of
 from ops.triton.narrowed import make
+from ops.triton.parametrised import PARAMETRISATIONS
 
 # Bytes that a program may have at most, by capability.
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -76,6 +78,21 @@ def test_kernels_fit_a_small_gpu(name: str, precision: str, monkeypatch: pytest.
 @pytest.mark.parametrize("capability", [80, 90])
 def test_kernels_of_few_outputs_compile(capability: int) -> None:
     launches = narrow_launches_of(*make(torch.float16)[:3])
+    assert len(launches) == 2
+    for kernel, arguments in launches:
+        assert build(kernel, arguments, capability).asm["cubin"]
+
+
+@pytest.mark.parametrize("kind", ["riemannian", "shifted", "dilated", "grid"])
+def test_kernels_of_every_kind_compile(kind: str) -> None:
+    for kernel, arguments in launches_of(Case(kind=kind, channels=(16, 16), size=(12, 60), dtype=torch.float16)):
+        assert build(kernel, arguments, 90).asm["cubin"]
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS[::3], ids=str)
+def test_kernels_of_parametrisations_compile(parametrisation: Parametrisation, capability: int) -> None:
+    launches = parametrise_launches_of(parametrisation)
     assert len(launches) == 2
     for kernel, arguments in launches:
         assert build(kernel, arguments, capability).asm["cubin"]

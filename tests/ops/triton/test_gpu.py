@@ -9,7 +9,7 @@ import torch
 import metricconv as mc
 from layers import stir
 from metricconv.ops import functional
-from ops.cases import KINDS, MODES, Case, check, check_inference, outcome
+from ops.cases import KINDS, MODES, Case, check, check_inference, outcome, random_case
 from ops.triton.narrowed import NARROW, check_narrow
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
@@ -55,6 +55,19 @@ def test_regimes(regime: str, dtype: torch.dtype) -> None:
     check(dataclasses.replace(REGIMES[regime], dtype=dtype), TOLERANCES[dtype], "cuda")
 
 
+@pytest.mark.parametrize("seed", range(48))
+def test_anything_of_anything(seed: int) -> None:
+    dtype = DTYPES[seed % len(DTYPES)]
+    check(dataclasses.replace(random_case(seed, 60), dtype=dtype), TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("mode", ["border", "reflect", "circular"])
+@pytest.mark.parametrize("kind", ["riemannian", "deformable", "shifted", "dilated", "grid"])
+def test_wide_layers_of_any_kind_past_any_border(kind: str, mode: str) -> None:
+    case = dataclasses.replace(REGIMES["wide, whole images"], kind=kind, mode=mode, dtype=torch.float16)
+    check(case, TOLERANCES[torch.float16], "cuda")
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("regime", ["dense, geodesic", "one channel, geodesic"])
 def test_geodesics_of_a_metric_that_does_not_learn(regime: str, mode: str) -> None:
@@ -81,7 +94,7 @@ def test_tf32_is_used_only_where_torch_is_told_to() -> None:
 
 
 @pytest.mark.parametrize("radius", [1000.0, 1e-3])
-@pytest.mark.parametrize("mode", ["zeros", "circular"])
+@pytest.mark.parametrize("mode", ["border", "reflect", "circular"])
 def test_balls_of_any_size(radius: float, mode: str) -> None:
     # Positions a thousand pixels away keep 2⁻¹⁴ of a pixel in float32: the bar is theirs.
     check(Case(channels=(16, 16), radius=radius, mode=mode, size=(9, 9)), 1e-2 if radius > 1 else 1e-4, "cuda")
@@ -100,13 +113,15 @@ def test_batch_of_none() -> None:
     assert y.shape == (0, 4, 5, 4) and not tensors["weight"].grad.any()
 
 
-@pytest.mark.parametrize("regime", ["dense", "dense, whole images", "depthwise", "one channel"])
-def test_deterministic_mode_gives_the_same_bits(regime: str) -> None:
-    tensors, run = REGIMES[regime].make("cuda")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("regime", ["dense", "dense, whole images", "wide, whole images", "depthwise", "one channel"])
+def test_deterministic_mode_gives_the_same_bits(regime: str, dtype: torch.dtype) -> None:
+    case = dataclasses.replace(REGIMES[regime], dtype=dtype)
+    tensors, run = case.make("cuda")
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (outcome(run, tensors, backend="triton") for _ in range(2))
-        check(REGIMES[regime], 1e-4, "cuda")
+        check(case, TOLERANCES[dtype], "cuda")
     finally:
         torch.use_deterministic_algorithms(False)
     for name in first:
@@ -215,6 +230,27 @@ def test_more_than_two_to_the_31_numbers() -> None:
     weight = torch.ones(1, 1, 1, 1, device="cuda", dtype=torch.float16)
     y = mc.support_conv(x, mc.Grid(1), weight, backend="triton")
     assert torch.equal(y[..., -3:, -3:], x[..., -3:, -3:])
+
+
+@pytest.mark.slow
+def test_a_dense_layer_of_more_than_two_to_the_31_numbers() -> None:
+    side = 11_600
+    x = torch.zeros(1, 16, side, side, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    x[..., -3:, -3:] = torch.arange(9.0, device="cuda").view(3, 3)
+    weight = torch.eye(16, device="cuda", dtype=torch.bfloat16).view(16, 16, 1, 1).requires_grad_()
+    y = mc.support_conv(x.requires_grad_(), mc.Grid(1), weight, backend="triton")
+    assert torch.equal(y[..., -3:, -3:], x[..., -3:, -3:])
+    y.backward(x.detach())
+    assert x.grad is not None and torch.equal(x.grad[..., -3:, -3:], x[..., -3:, -3:])
+    assert weight.grad is not None and weight.grad.unique().tolist() == [204.0]  # Σ n², n < 9
+
+
+@pytest.mark.slow
+def test_the_metric_of_an_image_of_16_million_pixels() -> None:
+    layer = mc.nn.MetricConv2d(1, 1, 3, padding=1, bias=False).cuda()
+    x = torch.randn(1, 1, 4096, 4097, device="cuda")
+    expected = torch.nn.functional.conv2d(x, layer.weight, padding=1)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
