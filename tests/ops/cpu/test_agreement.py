@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from ops.cases import KINDS, MODES, Case, check, outcome, relative
+from ops.cases import KINDS, MODES, Case, check, outcome, random_case, relative
 
 pytest.importorskip("numba")
 TOLERANCE = 1e-5
@@ -29,6 +29,11 @@ def test_lines_and_volumes(
     padding = tuple(k // 2 for k in kernel)
     case = Case(kind, mode, channels=channels, size=size, kernel=kernel, padding=padding, modulated=mode != "zeros")
     check(case, TOLERANCE, backend="cpu")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_anything_of_anything(seed: int) -> None:
+    check(random_case(seed, 24), 10 * TOLERANCE, backend="cpu")
 
 
 WAYS = {
