@@ -1,6 +1,7 @@
 """The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 import pytest
@@ -256,6 +257,13 @@ def test_auto_takes_the_kernels() -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # NumPy's, which plays the GPU here
 def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
     check_parametrisation(parametrisation)
+
+
+def test_images_of_more_pixels_than_programs_take_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, raw = importlib.import_module("metricconv.ops.triton.parametrise"), torch.randn(1, 1, 7, 3, 4)
+    for most, fused in ((12, True), (11, False)):
+        monkeypatch.setattr(room, "_MOST_PIXELS", most)
+        assert (room.parametrise(mc.metrics.Spectral7(), raw, None, None, 1.0) is not None) == fused
 
 
 @pytest.mark.parametrize(("backend", "calls"), [("auto", 1), ("triton", 1), ("reference", 0)])

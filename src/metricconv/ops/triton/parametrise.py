@@ -4,6 +4,7 @@ In plain PyTorch this is a long chain of small launches; the formulas are those 
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .library import refuse
 from .shortcut import first_derivative, shortcut
 
 _BLOCK = 256
+_MOST_PIXELS = 65535 * _BLOCK  # of an image: programs along the second axis of a launch
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MATRIX_NUMBERS = {"cholesky": 3, "spectral6": 4, "spectral7": 5}
 
@@ -35,6 +37,8 @@ def parametrise(
     """Return the metric of numbers start + gain·raw, raw (B, G, n, H, W), or None where no kernel computes it."""
     kind = _kind(parametrisation)
     if kind is None or raw.dtype not in _DTYPES or any(t is not None and t.requires_grad for t in (start, gain)):
+        return None
+    if math.prod(raw.shape[3:]) > _MOST_PIXELS or math.prod(raw.shape[1:]) >= 2**31:
         return None
     if isinstance(parametrisation, Spectral7):
         low, high = parametrisation.s_min, parametrisation.s_max
@@ -84,23 +88,15 @@ def tanh(x):
 
 
 @triton.jit
-def pixels_of(pixels, BLOCK: tl.constexpr):
-    """Return which image and group a program is about, its pixels [BLOCK], and which of them are there."""
-    blocks = tl.cdiv(pixels, BLOCK)
-    program = tl.program_id(0)
-    pixel = program % blocks * BLOCK + tl.arange(0, BLOCK)
-    return (program // blocks).to(tl.int64), pixel, pixel < pixels
-
-
-@triton.jit
 def forward_kernel(
     raw, start, gain, M, omega, groups, pixels, width, r_b, r_g, r_n, r_y, r_x, low, high, asymmetry, radius,
     KIND: tl.constexpr, FIRST: tl.constexpr, DRIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write M (B, G, 3, H, W) and ω (B, G, 2, H, W) for a block of pixels of one image and group."""
-    image, pixel, live = pixels_of(pixels, BLOCK)
-    row, column = (pixel // width).to(tl.int64), (pixel % width).to(tl.int64)
-    at = raw + image // groups * r_b + image % groups * r_g + row * r_y + column * r_x
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    live = pixel < pixels
+    at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
     a, _ = saturated(at, start, gain, 0, r_n, live)
     b, _ = saturated(at, start, gain, 1, r_n, live)
     c, _ = saturated(at, start, gain, 2, r_n, live)
@@ -151,10 +147,11 @@ def backward_kernel(
     DETACHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the raw numbers, (B, G, n, H, W), computing the metric again on the way."""
-    image, pixel, live = pixels_of(pixels, BLOCK)
-    row, column = (pixel // width).to(tl.int64), (pixel % width).to(tl.int64)
-    at = raw + image // groups * r_b + image % groups * r_g + row * r_y + column * r_x
-    to = grad + image // groups * g_b + image % groups * g_g + row * g_y + column * g_x
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    live = pixel < pixels
+    at = raw + image // groups * r_b + image % groups * r_g + pixel // width * r_y + pixel % width * r_x
+    to = grad + image // groups * g_b + image % groups * g_g + pixel // width * g_y + pixel % width * g_x
     shrink = 1 / radius
     a, in_a = saturated(at, start, gain, 0, r_n, live)
     b, in_b = saturated(at, start, gain, 1, r_n, live)
@@ -283,7 +280,7 @@ def _launch(
     batch, groups, _, height, width = shape
     return Launch(
         kernel,
-        (batch * groups * triton.cdiv(height * width, _BLOCK),),
+        (batch * groups, triton.cdiv(height * width, _BLOCK)),
         groups=groups,
         pixels=height * width,
         width=width,

@@ -195,14 +195,14 @@ def trace_kernel(
                 for s in range(tl.load(first + ray * STEPS + t), tl.load(first + ray * STEPS + t + 1)):
                     ahead = 1 - tl.load(fraction + s)
                     bend = 0.5 * ahead * (1 - ahead)
-                    to = out + tl.load(sample + s).to(tl.int64) * 2 * size
+                    to = out + tl.load(sample + s) * 2 * size
                     at_y = state[0] - ahead * state[2] - bend * state[4]
                     write(to, at_y, state[1] - ahead * state[3] - bend * state[5], live)
     if PLAIN:
         end = tl.load(first + (ray + 1) * STEPS) - 1
-        write(out + tl.load(sample + end).to(tl.int64) * 2 * size, state[0], state[1], live)
+        write(out + tl.load(sample + end) * 2 * size, state[0], state[1], live)
         for s in range(tl.load(first + ray * STEPS), end):
-            write(out + tl.load(sample + s).to(tl.int64) * 2 * size, zero, zero, live)
+            write(out + tl.load(sample + s) * 2 * size, zero, zero, live)
 
 
 @triton.jit
@@ -273,7 +273,7 @@ def trace_backward_kernel(
         gs0, gs1 = gx0 + gw0, gx1 + gw1  # of the stride
         for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
             d = tl.load(fraction + s)
-            at = grad + tl.load(sample + s).to(tl.int64) * 2 * size
+            at = grad + tl.load(sample + s) * 2 * size
             g0, g1 = tl.load(at, mask=live, other=0.0), tl.load(at + size, mask=live, other=0.0)
             gx0, gx1, gs0, gs1 = gx0 + g0, gx1 + g1, gs0 + d * g0, gs1 + d * g1
             gb0, gb1 = gb0 - 0.5 * d * (1 - d) * g0, gb1 - 0.5 * d * (1 - d) * g1
