@@ -91,9 +91,10 @@ def contenders(shape: Shape) -> Iterator[Contender]:
         yield Contender("cudnn conv2d", dtype, True, no_inputs, conv2d)
     if shape.kernel <= 31:  # beyond, its offsets alone would take gigabytes
         for dtype in (torch.float16, single):
-            yield Contender("torchvision deform_conv2d", dtype, False, _torchvision_offsets(dtype), _torchvision)
-            geometry = _torchvision_offsets(dtype, modulated=True)
-            yield Contender("torchvision deform_conv2d v2", dtype, False, geometry, _torchvision)
+            ours = (_displacement, _displacement_and_modulation(dtype))
+            plain, modulated = (_as_torchvisions(geometry, dtype) for geometry in ours)
+            yield Contender("torchvision deform_conv2d", dtype, False, plain, _torchvision)
+            yield Contender("torchvision deform_conv2d v2", dtype, False, modulated, _torchvision)
     for dtype in (*half, single):
         yield Contender("metric", dtype, True, metric_inputs, metric_conv)
     if shape.kernel <= 31 and shape.groups == 1:
@@ -178,26 +179,24 @@ def _displacement(shape: Shape, device: str) -> Inputs:
 
 
 def _displacement_and_modulation(dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
-    def geometry(shape: Shape, device: str) -> Inputs:
+    def inputs(shape: Shape, device: str) -> Inputs:
         size = (shape.batch, shape.metric_groups, shape.kernel**2, shape.height, shape.width)
         return {**_displacement(shape, device), "modulation": torch.rand(*size, device=device).to(dtype)}
 
-    return geometry
+    return inputs
 
 
 def _deformable(shape: Shape, t: Inputs) -> Tensor:
     return _support_conv(shape, t, mc.Deformable(t["displacement"], shape.kernel))
 
 
-def _torchvision_offsets(dtype: torch.dtype, modulated: bool = False) -> Callable[[Shape, str], Inputs]:
-    ours = _displacement_and_modulation(dtype) if modulated else _displacement
+def _as_torchvisions(geometry: Callable[[Shape, str], Inputs], dtype: torch.dtype) -> Callable[[Shape, str], Inputs]:
+    def inputs(shape: Shape, device: str) -> Inputs:
+        given = geometry(shape, device)
+        names = {"displacement": "offset", "modulation": "mask"}
+        return {names[name]: t.flatten(1, -3).to(dtype) for name, t in given.items()}
 
-    def offsets(shape: Shape, device: str) -> Inputs:
-        given = ours(shape, device)
-        mask = {"mask": given["modulation"].flatten(1, 2)} if modulated else {}
-        return {"offset": given["displacement"].flatten(1, 3).to(dtype), **mask}
-
-    return offsets
+    return inputs
 
 
 def _torchvision(shape: Shape, t: Inputs) -> Tensor:
