@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import metricconv as mc
 from helpers import PADDING_MODES, make_support, randers, rebuilt
+from ops.cases import Case
 
 
 class SmallNetwork(nn.Module):
@@ -74,6 +75,15 @@ def test_compile_does_not_recompile_for_another_size_once_dynamic():
         for shape in ((3, 3, 7, 9), (5, 3, 12, 4)):
             image = torch.randn(shape)
             torch.testing.assert_close(compiled(image), network(image))
+
+
+@pytest.mark.parametrize("kind", ["randers", "deformable", "grid"])
+def test_compile_follows_checks_where_no_size_is_known(kind):
+    case = Case(kind=kind, channels=(8, 8), groups=4, metric_groups=1 if kind == "grid" else 2, modulated=True)
+    tensors, run = case.make()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda t: run(t, backend="reference"), fullgraph=True, backend="eager", dynamic=True)
+    torch.testing.assert_close(compiled(tensors), run(tensors, backend="reference"))
 
 
 def test_compile_under_autocast_gives_its_dtype():

@@ -4,7 +4,6 @@ A field is (B, G, d(d+1)/2, *spatial) with d spatial axes; a field of vectors (B
 (B, G, P, d, *spatial) for P vectors a pixel. In 2-D the packed order is (M_yy, M_yx, M_xx).
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +17,9 @@ def pairs(dim: int) -> list[tuple[int, int]]:
 
 def dim_of(packed: int) -> int:
     """Return d from d(d+1)/2, or 0 when no d fits."""
-    dim = (math.isqrt(8 * packed + 1) - 1) // 2
+    dim = 0
+    while dim * (dim + 1) // 2 < packed:  # which a compiler can follow, unlike a root
+        dim += 1
     return dim if dim * (dim + 1) // 2 == packed else 0
 
 

@@ -117,7 +117,7 @@ def check(problem: Problem) -> None:
             raise ValueError(f"`support.{name}` is on {tensor.device}, `input` on {x.device}: one has no values")
     if problem.modulation is not None:
         m = problem.modulation
-        if m.dim() != dim + 3 or m.shape[2] != support.samples or m.shape[1] not in (1, support.groups):
+        if m.dim() != dim + 3 or m.shape[2] != support.samples or not _broadcasts(m.shape[1], support.groups):
             raise ValueError(
                 f"`modulation` must be (B, {support.groups}, {support.samples}, *out), got shape {tuple(m.shape)}"
             )
@@ -126,8 +126,13 @@ def check(problem: Problem) -> None:
 
 def _fits(tensor: Tensor, name: str, batch: int, out: tuple[int, ...]) -> None:
     spatial = tuple(tensor.shape[-len(out) :])
-    if tensor.shape[0] not in (1, batch) or any(n not in (1, size) for n, size in zip(spatial, out, strict=True)):
+    if not all(_broadcasts(n, size) for n, size in zip((tensor.shape[0], *spatial), (batch, *out), strict=True)):
         raise ValueError(
             f"`{name}` has batch {tensor.shape[0]} and spatial size {spatial}; the output needs batch {batch} (or 1) "
             f"and spatial size {out} (or 1 along an axis)"
         )
+
+
+def _broadcasts(size: int, to: int) -> bool:
+    """Return whether an axis has as many entries as another, or one: compared so that a compiler may know neither."""
+    return size == to or size == 1

@@ -46,6 +46,7 @@ CHANNELS = {
     "geodesic in groups": Case(kind="geodesic", channels=(4, 4), metric_groups=2, modulated=True, size=(4, 5)),
     "geodesic on one pixel": Case(kind="geodesic", size=(1, 1), kernel=(1, 3), padding=(0, 1)),
     "far": Case(radius=1000.0, mode="circular", kernel=(1, 3)),
+    "far past the border": Case(radius=1000.0, mode="border", channels=(16, 16), size=(9, 9), batch=1),
     "one pixel": Case(size=(1, 1), mode="reflect", kernel=(1, 3)),
     "one dimension": Case(size=(7,), kernel=(3,), modulated=True),
     "one dimension, deformable": Case(kind="deformable", size=(7,), kernel=(3,), mode="border"),
@@ -55,7 +56,7 @@ CHANNELS = {
 
 @pytest.mark.parametrize("name", CHANNELS)
 def test_channels(name: str) -> None:
-    check(CHANNELS[name], 2e-3 if name == "far" else TOLERANCE)
+    check(CHANNELS[name], 2e-3 if name.startswith("far") else TOLERANCE)
 
 
 WINDOWS = {
@@ -154,13 +155,34 @@ def test_anything_of_anything(seed: int) -> None:
 
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, shoot = [], geodesic.shoot
-    monkeypatch.setattr(geodesic, "_CHUNK", 8 * 2 * 12 * 4)  # four samples of 2 images of 12 pixels; a ray's states
+    monkeypatch.setattr(geodesic, "_CHUNK", 8 * 2 * 12 * 4)  # four samples of 2 images of 12 pixels
     monkeypatch.setattr(geodesic, "shoot", lambda *args: seen.append(args[6]) or shoot(*args))
     check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), modulated=True), TOLERANCE)
     assert max(seen) <= 4 and sum(seen) == 2 * 9 - seen[0]  # each chunk but the first once more in the backward pass
     seen.clear()
     check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), channels=(18, 20)), TOLERANCE)
     assert seen == [9]  # no more room than the image takes
+
+
+def test_rays_are_planned_once_for_all_balls_of_a_stencil(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, plan = [], geodesic._make_plan
+    monkeypatch.setattr(geodesic, "_make_plan", lambda *args: seen.append(args) or plan(*args))
+    tensors, run = Case(kind="geodesic", size=(3, 4), kernel=(1, 3), padding=(0, 1)).make()
+    for _ in range(2):
+        run(tensors, backend="triton")
+    assert len(seen) == 1
+
+
+def test_rays_are_walked_back_in_as_many_launches_as_their_states_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts, launch_of = [], geodesic.launch_of
+    monkeypatch.setattr(geodesic, "_CHUNK", 1)
+    monkeypatch.setattr(
+        geodesic,
+        "launch_of",
+        lambda *args, **numbers: firsts.append(numbers.get("first_program")) or launch_of(*args, **numbers),
+    )
+    check(Case(kind="geodesic", size=(3, 4), kernel=(3, 3), channels=(18, 20), batch=3), TOLERANCE)
+    assert [first for first in firsts if first is not None] == [0, 16]  # of 3 images of 8 rays, a block each
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])

@@ -6,6 +6,7 @@ Triton is imported when the first problem arrives that the engine could compute,
 
 import dataclasses
 import functools
+import math
 import os
 import weakref
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from .launcher import constants
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _MOST_FIELDS = 65535  # programs along the second and the third axis of a launch
+_MOST_NODES = 2**27  # which rays find, twelve numbers each, by 32 bits
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
 
@@ -147,6 +149,8 @@ def _no_geodesics(ball: GeodesicBall) -> str | None:
         return "its kernels trace geodesics of float32 metrics"
     if ball.metric.batch * ball.metric.groups > _MOST_FIELDS:
         return f"its kernels trace geodesics of at most {_MOST_FIELDS} images and groups at a time"
+    if math.prod(ball.metric.spatial) > _MOST_NODES:
+        return f"its kernels trace geodesics in images of at most {_MOST_NODES} pixels"
     if torch.are_deterministic_algorithms_enabled():
         return "its kernels add the gradients of geodesics in no fixed order"
     return None

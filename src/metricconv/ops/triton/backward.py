@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import tiles
-from .call import Call, by_tap, deterministic, precision
+from .call import Call, by_tap, deterministic, precision, wide_product
 from .launch import Sums, images_by_columns, launch_backward_data, launch_backward_weight
 from .launcher import on_device
 
@@ -57,15 +57,12 @@ def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, 
 
     What is summed in float32 to be rounded is summed a few images at a time, so that the sums take little memory.
     """
-    if window == "image" or call.x.dtype == torch.float32:
-        sums = Sums(call, grad, window)
-        found = _scatter(call, grad, window, sums, moves)
-        return sums.total(), found
     result, moved = _empty_image(call), []
-    for some, part in call.parts(tiles.images_at_a_time(call.shape())):
-        sums = Sums(part, grad[some], window)
+    in_place = window == "image" or call.x.dtype == torch.float32
+    for some, part in call.parts(len(call.x) if in_place else tiles.images_at_a_time(call.shape())):
+        sums = Sums(part, grad[some], window, result[some])
         moved.append(_scatter(part, grad[some], window, sums, moves))
-        result[some] = sums.total()
+        sums.settle()
     return result, tuple(_joined(parts) for parts in zip(*moved, strict=True))
 
 
@@ -94,16 +91,17 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
         upstream = grad[some]
         gy = upstream.permute(0, 2, 3, 1).reshape(-1, outs)
         columns = gy @ weight if needs_x or moves else gy.new_empty(len(gy), weight.shape[1])
-        sums = None if x is None else Sums(part, upstream, window)
+        sums = None if x is None else Sums(part, upstream, window, x[some])
         if sums is not None and window == "patch":
             _scatter(part, upstream, window, sums, False, columns)
         rest, into = ("no", None) if sums is None or window == "patch" else (window, sums)
         if into is not None or moves or needs_weight:
             moved.append(launch_backward_data(part, upstream, rest, into, moves, columns, needs_weight))
-        if x is not None and sums is not None:
-            x[some] = sums.total()
+        if sums is not None:
+            sums.settle()
         if needs_weight:
-            to_weight = gy.T @ columns if to_weight is None else to_weight.addmm_(gy.T, columns)
+            found = wide_product(gy.T, columns)
+            to_weight = found if to_weight is None else to_weight.add_(found)
         del columns  # whose room the next images' take
     if to_weight is not None:
         to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2).to(call.weight.dtype)

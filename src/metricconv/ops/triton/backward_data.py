@@ -90,7 +90,7 @@ def backward_data_kernel(
     group = span // channels.spans_per_group
     in_group = span % channels.spans_per_group * channels.span + here  # the channel's number in its group
     metric = span // channels.spans_per_metric
-    part = wide(span % channels.spans_per_metric * BLOCKS + block % BLOCKS, HUGE)
+    part = (span % channels.spans_per_metric * BLOCKS + block % BLOCKS).to(tl.int64)
     factor = 1.0
     if SCATTER == "fixed":
         factor = tl.load(scale)

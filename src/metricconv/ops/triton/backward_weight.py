@@ -154,7 +154,7 @@ def backward_weight_kernel(
         else:
             acc += gy.to(tl.float32) * value
 
-    first = grad_weight + wide(part, HUGE) * part_stride
+    first = grad_weight + part.to(tl.int64) * part_stride
     at = (wide(outs, HUGE) * shape.samples + tap) * channels.ins_per_group
     if HOW == "each":
         deposit(first + at, tl.sum(acc, 0), in_span, DEPOSIT)

@@ -109,6 +109,9 @@ class Call:
     def parts(self, most: int) -> Iterator[tuple[slice, "Call"]]:
         """Cut the call into runs of about as many images each, ``most`` at most; yield which, and the call for them."""
         batch = len(self.x)
+        if most >= batch:
+            yield slice(None), self
+            return
         step = math.ceil(batch / math.ceil(batch / most))
         for start in range(0, batch, step):
             some, part = slice(start, start + step), copy.copy(self)
@@ -173,6 +176,11 @@ def by_tap(call: Call) -> Tensor:
     if weight.dtype == call.x.dtype and weight.is_contiguous():
         return weight
     return torch.empty(weight.shape, dtype=call.x.dtype, device=weight.device).copy_(weight)
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return the matrix product a b in float32, rounded to no narrower type on the way where torch can, on CUDA."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else (a @ b).float()
 
 
 def _reach(t: Tensor) -> int:

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ...stencils import Stencil
 from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .call import as_multiplication
@@ -26,6 +27,7 @@ from .trace import trace_backward_kernel, trace_kernel
 _BLOCK = 128
 # Bytes held at a time: displacements (or as many as the image takes, if that is more), states of a backward pass.
 _CHUNK = 2**24
+_EVEN = 16  # programs of a launch are so many times a whole number: Triton compiles for that
 
 
 class Plan(NamedTuple):
@@ -39,7 +41,7 @@ class Plan(NamedTuple):
     plain: bool  # each ray has one sample, at its end, and but for that the centre at most
 
 
-_plans: weakref.WeakKeyDictionary[Rays, dict[Any, list[Plan]]] = weakref.WeakKeyDictionary()
+_plans: weakref.WeakKeyDictionary[Stencil, dict[Any, list[Plan]]] = weakref.WeakKeyDictionary()
 
 
 def plans(ball: GeodesicBall, image: Tensor) -> list[Plan]:
@@ -51,7 +53,7 @@ def plans(ball: GeodesicBall, image: Tensor) -> list[Plan]:
         return _make_plans(ball.rays, ball.steps, most, device)
     key = (ball.steps, min(most, ball.samples), device)
     make = functools.partial(_make_plans, ball.rays, ball.steps, most, device)
-    return constants(_plans.setdefault(ball.rays, {}), key, make, device)
+    return constants(_plans.setdefault(ball.stencil, {}), key, make, device)
 
 
 def displacements(ball: GeodesicBall, plan: Plan, dtype: torch.dtype) -> Tensor:
@@ -99,7 +101,7 @@ def _make_plan(rays: Rays, own: list[int], samples: list[int], steps: int, devic
         torch.tensor(samples, device=device),
         rays.vectors[own].float().to(device),
         torch.tensor(ends, dtype=torch.int32, device=device),
-        torch.tensor([number for number, _ in flat], dtype=torch.int32, device=device),
+        torch.tensor([number for number, _ in flat], dtype=torch.int64, device=device),  # times an image's size
         torch.tensor([part for _, part in flat], dtype=torch.float32, device=device),
         sum(j in rays.places for j in samples) == len(own),
     )
@@ -221,9 +223,10 @@ def _shoot(
     out = (M.new_empty if len(vectors) else M.new_zeros)((fields, samples, height, width, 2))
     if out.numel() and len(vectors):
         quads, octets = _derive(M, omega, spacing, circular, smoothed, rounded)
-        grid = (triton.cdiv(height * width, 2 * _BLOCK), len(vectors), fields)
-        numbers = _rays(quads, samples, radius, spacing, circular)
-        launch = launch_of(trace_kernel, grid, STEPS=steps, ROUNDED=rounded, PLAIN=plain, BM=2 * _BLOCK, **numbers)
+        block = _block(height * width, 2 * _BLOCK)
+        grid = (triton.cdiv(height * width, block["BM"]), len(vectors), fields)
+        numbers = _rays(quads, samples, radius, spacing, circular) | block
+        launch = launch_of(trace_kernel, grid, STEPS=steps, ROUNDED=rounded, PLAIN=plain, **numbers)
         table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
         with on_device(M):
             launch(field=quads, octets=octets, out=out, **table)
@@ -254,18 +257,24 @@ def _compute_shoot_backward(
     field, _ = _derive(M, omega, spacing, circular, smoothed, rounded=False)
     sums, grad = torch.zeros_like(field), grad.contiguous()
     table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
-    numbers = {"steps": steps, "images": fields, **_rays(field, samples, radius, spacing, circular), "BM": _BLOCK}
-    states_of_a_ray = steps * 8 * fields * height * width
-    most = min(max(_CHUNK // (4 * states_of_a_ray), 1), len(vectors))
-    states = field.new_empty(most * states_of_a_ray)
-    for ray in range(0, len(vectors), most):
-        rays = min(most, len(vectors) - ray)
-        grid = (triton.cdiv(height * width, _BLOCK), rays, fields)
-        launch = launch_of(trace_backward_kernel, grid, first_ray=ray, **numbers)
+    block = _block(height * width, _BLOCK)
+    numbers = {"steps": steps, "rays": len(vectors), **_rays(field, samples, radius, spacing, circular), **block}
+    programs = fields * len(vectors) * triton.cdiv(height * width, block["BM"])
+    most = max(_CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
+    states = field.new_empty(min(most, programs) * steps * 8 * block["BM"])
+    for program in range(0, programs, most):
+        grid = (min(most, programs - program),)
+        launch = launch_of(trace_backward_kernel, grid, first_program=program, **numbers)
         with on_device(field):
             launch(grad=grad, field=field, grad_field=sums, states=states, **table)
     to_metric = _derive_adjoint(sums, count, spacing, circular)
     return _compute_smooth_adjoint(to_metric, circular) if smoothed else to_metric
+
+
+def _block(pixels: int, most: int) -> dict[str, int]:
+    """Return how many pixels a program takes, ``most`` at most, and its warps: small images would leave lanes idle."""
+    block = min(max(triton.next_power_of_2(pixels), 32), most)
+    return {"BM": block, "num_warps": min(block // 32, 4)}
 
 
 def _rays(field: Tensor, samples: int, radius: float, spacing: Sequence[float], circular: bool) -> dict[str, Any]:

@@ -243,6 +243,8 @@ def axis_corners(position, extent, MODE: tl.constexpr):
     i0, counts0 = fold(index, extent, MODE)
     i1, counts1 = fold(index + 1, extent, MODE)
     moves = tl.where(near == position, 1.0, 0.0)  # a clamped position does not feel its parameters
+    if MODE != "zeros":  # nor one between a pixel and itself: what cancels but for rounding would be magnified
+        moves = tl.where(i0 == i1, 0.0, moves)
     return i0, i1, (1 - up) * counts0, up * counts1, -counts0 * moves, counts1 * moves
 
 

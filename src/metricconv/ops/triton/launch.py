@@ -90,26 +90,32 @@ def _plan_forward(call: Call, out: Tensor, biased: bool, how: str) -> Launch:
 
 
 class Sums:
-    """The image's gradient while it is summed: in its own dtype where nothing is added in memory, else in float32, or
-    in 64-bit fixed point where the sum must not depend on the order."""
+    """The image's gradient while it is summed: in its place where nothing is added in memory, else in float32, or in
+    64-bit fixed point where the sum must not depend on the order.
 
-    def __init__(self, call: Call, grad: Tensor, window: str) -> None:
-        batch, channels, height, width = call.x.shape
-        size = (batch, height, width, channels)
+    Args:
+        call, grad, window: of the backward pass.
+        into: where the gradient shall stand in the end, (B, C, H, W), channels last.
+    """
+
+    def __init__(self, call: Call, grad: Tensor, window: str, into: Tensor) -> None:
+        self.into = into.permute(0, 2, 3, 1)
         self.how, self.scale = "add", None
         self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
-            self.how, self.sums = "no", call.x.new_empty(size)
+            self.how, self.sums = "no", self.into
         elif deterministic():
             self.how, self.scale = "fixed", _fixed_point_scale(call, grad)
-            self.sums = torch.zeros(size, dtype=torch.int64, device=call.x.device)
+            self.sums = torch.zeros_like(self.into, dtype=torch.int64)
+        elif into.dtype == torch.float32:
+            self.sums = self.into.zero_()
         else:
-            self.sums = torch.zeros(size, dtype=torch.float32, device=call.x.device)
+            self.sums = torch.zeros_like(self.into, dtype=torch.float32)
 
-    def total(self) -> Tensor:
-        """Return (B, C, H, W), channels last; in float32 where it was summed in memory."""
-        sums = self.sums if self.scale is None else (self.sums.double() / self.scale).float()
-        return sums.permute(0, 3, 1, 2)
+    def settle(self) -> None:
+        """Put what was summed in its place."""
+        if self.sums is not self.into:
+            self.into.copy_(self.sums if self.scale is None else (self.sums.double() / self.scale).float())
 
 
 class _Room:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..problem import OutputGrid
-from .call import deterministic, precision
+from .call import deterministic, precision, wide_product
 from .launcher import Launch, on_device
 from .shortcut import traced
 
@@ -80,8 +80,8 @@ def sum_kernel(
         y = row * stride_y - padding_y + tap // ACROSS * dilation_y
         x = column * stride_x - padding_x + tap % ACROSS * dilation_x
         inside = live & (y >= 0) & (y < height) & (x >= 0) & (x < width)
-        at = ((image * height + y) * width + x) * COLUMNS + tap * NUMBERS
-        value = tl.load(products + at[:, None] + number[None, :], inside[:, None] & known[None, :], other=0.0)
+        at = ((image * height + y) * width + x) * COLUMNS + tap
+        value = tl.load(products + at[:, None] + number[None, :] * TAPS, inside[:, None] & known[None, :], other=0.0)
         acc += value.to(tl.float32)
     acc += tl.load(bias + number, known, other=0.0).to(tl.float32)[None, :]
     to = (image[:, None] * NUMBERS + number[None, :]) * out_height * out_width + (row * out_width + column)[:, None]
@@ -90,23 +90,29 @@ def sum_kernel(
 
 @triton.jit
 def spread_kernel(
-    grad, products, pixels, height, width, out_height, out_width, stride_y, stride_x, padding_y, padding_x,
+    grad, products, sums, pixels, height, width, out_height, out_width, stride_y, stride_x, padding_y, padding_x,
     dilation_y, dilation_x, COLUMNS: tl.constexpr, NUMBERS: tl.constexpr, TAPS: tl.constexpr, ACROSS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of every product, (B·H·W, columns): that of the one output it went to, if any."""
+    """Write the gradient of every product, (B·H·W, columns): that of the one output it went to, if any.
+
+    Those of the tap WHOLE, which finds every output, are added to ``sums``, (n,).
+    """
     pixel = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]  # [BM, 1]
     live = pixel < pixels
     column = tl.arange(0, BN)[None, :]  # [1, BN]
-    tap, number = column // NUMBERS, column % NUMBERS
+    tap, number = column % TAPS, column // TAPS
     y = pixel // width % height + padding_y - tap // ACROSS * dilation_y  # [BM, BN]
     x = pixel % width + padding_x - tap % ACROSS * dilation_x
     image = pixel // (width * height)
-    met = live & (tap < TAPS) & (y >= 0) & (y % stride_y == 0) & (x >= 0) & (x % stride_x == 0)
+    met = live & (number < NUMBERS) & (y >= 0) & (y % stride_y == 0) & (x >= 0) & (x % stride_x == 0)
     y, x = y // stride_y, x // stride_x
     met = met & (y < out_height) & (x < out_width)
     value = tl.load(grad + ((image * NUMBERS + number) * out_height + y) * out_width + x, met, other=0.0)
     tl.store(products + pixel * COLUMNS + column, value, live & (column < COLUMNS))
+    if sums is not None:
+        found = tl.sum(value.to(tl.float32), 0)[None, :]  # [1, BN]
+        tl.atomic_add(sums + number, found, mask=(tap == WHOLE) & (number < NUMBERS), sem="relaxed")
 
 
 class _Narrow(torch.autograd.Function):
@@ -116,7 +122,7 @@ class _Narrow(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, grid: OutputGrid) -> Tensor:
         """Return (B, n, *out) in the image's dtype."""
         table = x.new_zeros(_columns(weight), x.shape[1])
-        _by_tap(table, weight).copy_(weight.permute(2, 3, 0, 1))
+        _by_tap(table, weight).copy_(weight.permute(0, 2, 3, 1))
         out = torch.empty((len(x), len(weight), *grid.size), dtype=x.dtype, device=x.device)
         with on_device(x):
             launch, _ = _launches(grid, len(x), len(weight), len(table))
@@ -130,19 +136,21 @@ class _Narrow(torch.autograd.Function):
         """Return the gradients of image, weights and bias."""
         x, weight, table = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias else None
+        with_products = needs_bias and _whole(ctx.grid) is not None and not torch.is_grad_enabled()
+        of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias and not with_products else None
         if torch.is_grad_enabled():
             return *_differentiable(ctx.grid, grad, x, weight, [needs_x, needs_weight, False]), of_bias, None
         of_x = of_weight = None
         with on_device(x):
             _, launch = _launches(ctx.grid, len(x), len(weight), len(table))
             products = x.new_empty(x.numel() // x.shape[1], len(table))
-            launch(grad=grad.contiguous(), products=products)
+            sums = torch.zeros(len(weight), dtype=torch.float32, device=x.device) if with_products else None
+            launch(grad=grad.contiguous(), products=products, sums=sums)
+            of_bias = of_bias if sums is None else sums.to(ctx.bias_dtype)
             if needs_x:
                 of_x = (products @ table).unflatten(0, (len(x), *x.shape[2:])).permute(0, 3, 1, 2)
             if needs_weight:
-                of_weight = torch.empty_like(weight)
-                of_weight.copy_(_by_tap(products.T @ _rows(x), weight).permute(2, 3, 0, 1))
+                of_weight = _by_tap(wide_product(products.T, _rows(x)), weight).permute(0, 3, 1, 2).to(weight.dtype)
         return of_x, of_weight, of_bias, None
 
 
@@ -163,9 +171,22 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _by_tap(table: Tensor, weight: Tensor) -> Tensor:
-    """Return the rows of a table that are not there for alignment, as (k_h, k_w, n, C)."""
+    """Return the rows of a table that are not there for alignment, as (n, k_h, k_w, C)."""
     numbers, channels, *kernel = weight.shape
-    return table[: numbers * math.prod(kernel)].view(*kernel, numbers, channels)
+    return table[: numbers * math.prod(kernel)].view(numbers, *kernel, channels)
+
+
+def _whole(grid: OutputGrid) -> int | None:
+    """Return the number of a tap that no output has past the image's border, or None."""
+    places = []
+    for size, kernel, dilation, stride, padding, out in zip(
+        grid.input_size, grid.kernel_size, grid.dilation, grid.stride, grid.padding, grid.size, strict=True
+    ):
+        inside = [k for k in range(kernel) if 0 <= k * dilation - padding < size - (out - 1) * stride]
+        if not inside:
+            return None
+        places.append(inside[len(inside) // 2])
+    return places[0] * grid.kernel_size[1] + places[1]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,9 +198,10 @@ def _launches(grid: OutputGrid, images: int, numbers: int, columns: int) -> tupl
         sizes |= {f"{name}_{axis}": value for axis, value in zip("yx", getattr(grid, name), strict=True)}
     sizes |= {"TAPS": math.prod(grid.kernel_size), "ACROSS": grid.kernel_size[1]}
     sizes |= {"COLUMNS": columns, "NUMBERS": numbers, "BM": _PIXELS}
-    made = []
-    for kernel, size, block in ((sum_kernel, grid.size, numbers), (spread_kernel, grid.input_size, columns)):
+
+    def launch(kernel: Any, size: tuple[int, ...], block: int, **more: Any) -> Launch:
         pixels = images * math.prod(size)
-        programs = triton.cdiv(pixels, _PIXELS)
-        made.append(Launch(kernel, (programs,), pixels=pixels, BN=triton.next_power_of_2(block), **sizes))
-    return made[0], made[1]
+        sizes_here = {"pixels": pixels, "BN": triton.next_power_of_2(block), **sizes, **more}
+        return Launch(kernel, (triton.cdiv(pixels, _PIXELS),), **sizes_here)
+
+    return launch(sum_kernel, grid.size, numbers), launch(spread_kernel, grid.input_size, columns, WHOLE=_whole(grid))

@@ -27,9 +27,9 @@ UNROLLED = tl.constexpr(4)
 
 
 @triton.jit
-def place_of(shape, BM: tl.constexpr, MARGIN: tl.constexpr):
-    """Return a program's pixels: their numbers, nodes (y, x), and which are in range."""
-    pixel = tl.program_id(0) * BM + tl.arange(0, BM)
+def place_of(block, shape, BM: tl.constexpr, MARGIN: tl.constexpr):
+    """Return a block's pixels: their numbers, nodes (y, x), and which are in range."""
+    pixel = block * BM + tl.arange(0, BM)
     live = pixel < shape[0] * shape[1]
     pixel = tl.minimum(pixel, shape[0] * shape[1] - 1)
     row = divide(pixel, shape[1], shape[2], shape[3], False)
@@ -166,7 +166,7 @@ def trace_kernel(
     BM: tl.constexpr,
 ):
     """Write where the samples of one ray lie, for a tile of pixels."""
-    pixel, y, x, live = place_of(shape, BM, MARGIN)
+    pixel, y, x, live = place_of(tl.program_id(0), shape, BM, MARGIN)
     ray, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     out += image * samples * 2 * size + 2 * pixel
@@ -210,7 +210,7 @@ def trace_backward_kernel(
     grad,  # [F, P, 2, H, W]
     field,
     grad_field,  # as field, zeros to be added to
-    states,  # [rays of this launch, T, 8, F, H, W]: room for the states before each step
+    states,  # [T, 8, programs of this launch, BM]: room for the states before each step
     vectors,
     first,
     sample,
@@ -220,39 +220,34 @@ def trace_backward_kernel(
     last,
     density,
     samples,
-    first_ray,  # of this launch
+    first_program,  # of this launch, among those of all images, rays and blocks of pixels
+    rays,
     steps,
     radius,
-    images,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Shoot one ray of a tile of pixels again, then walk it backwards with the gradients of its samples."""
-    pixel, y, x, live = place_of(shape, BM, MARGIN)
-    own, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    ray = first_ray + own
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
+    blocks = (size + BM - 1) // BM
+    program = first_program + tl.program_id(0)
+    pixel, y, x, live = place_of(program % blocks, shape, BM, MARGIN)
+    ray, image = program // blocks % rays, (program // blocks // rays).to(tl.int64)
     field += image * 12 * plane
     grad_field += image * 12 * plane
     grad += image * samples * 2 * size + pixel
-    apart = tl.full([], 1, tl.int64) * images * size
-    states += own * steps * 8 * apart + image * size + pixel
+    apart = tl.num_programs(0) * BM
+    states += tl.program_id(0) * BM + tl.arange(0, BM)
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
     h = tl.load(vectors + 3 * ray + 2) * radius / steps
     origin = load_at(field, y * nodes[1] + x, plane)
     w0, w1, q0, q1 = start(origin, u0, u1, h)
     x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
     for t in range(steps):
-        to = states + t * 8 * apart
-        tl.store(to, x0, mask=live)
-        tl.store(to + apart, x1, mask=live)
-        tl.store(to + 2 * apart, w0, mask=live)
-        tl.store(to + 3 * apart, w1, mask=live)
-        tl.store(to + 4 * apart, b0, mask=live)
-        tl.store(to + 5 * apart, b1, mask=live)
-        tl.store(to + 6 * apart, q0, mask=live)
-        tl.store(to + 7 * apart, q1, mask=live)
+        before = (x0, x1, w0, w1, b0, b1, q0, q1)
+        for number in tl.static_range(8):
+            tl.store(states + (t * 8 + number) * apart, before[number])
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
@@ -266,10 +261,9 @@ def trace_backward_kernel(
     for back in range(steps):
         t = steps - 1 - back
         to = states + t * 8 * apart
-        x0, x1 = tl.load(to, mask=live, other=0.0), tl.load(to + apart, mask=live, other=0.0)
-        w0, w1 = tl.load(to + 2 * apart, mask=live, other=0.0), tl.load(to + 3 * apart, mask=live, other=0.0)
-        b0, b1 = tl.load(to + 4 * apart, mask=live, other=0.0), tl.load(to + 5 * apart, mask=live, other=0.0)
-        q0, q1 = tl.load(to + 6 * apart, mask=live, other=1.0), tl.load(to + 7 * apart, mask=live, other=1.0)
+        x0, x1, w0, w1 = tl.load(to), tl.load(to + apart), tl.load(to + 2 * apart), tl.load(to + 3 * apart)
+        to += 4 * apart
+        b0, b1, q0, q1 = tl.load(to), tl.load(to + apart), tl.load(to + 2 * apart), tl.load(to + 3 * apart)
         gs0, gs1 = gx0 + gw0, gx1 + gw1  # of the stride
         for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
             d = tl.load(fraction + s)
