@@ -69,6 +69,7 @@ def main() -> None:
         save(draw(), DOCS / "pictures" / f"{name}.png")
     save(supports(), DOCS / "supports.png")
     save(geodesics.draw_balls(photograph("camera", 256)), DOCS / "balls.png")
+    save(geodesics.draw_heat(photograph("camera", 256)), DOCS / "pictures" / "heat.png")
     save(geodesics.draw_vessels(), DOCS / "gallery" / "geodesics.png")
     comparison()
     for script in sorted(EXAMPLES.glob("*.py")):

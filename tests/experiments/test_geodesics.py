@@ -12,9 +12,10 @@ from metricconv.experiments import geodesics
 
 def test_the_command_writes_two_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(geodesics.draw_vessels, "__defaults__", (100,))
+    monkeypatch.setattr(geodesics.draw_heat, "__defaults__", (12,))
     geodesics.main(["--output", str(tmp_path / "here")])
-    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["balls.png", "vessels.png"]
-    for name in ("balls.png", "vessels.png"):
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["balls.png", "heat.png", "vessels.png"]
+    for name in ("balls.png", "heat.png", "vessels.png"):
         assert io.imread(tmp_path / "here" / name).std() > 10
     assert "vessels.png" in capsys.readouterr().out
 

@@ -1,13 +1,14 @@
-"""Tangent and geodesic balls compared: on a photograph, and along the vessels of a retina.
+"""Tangent and geodesic balls compared: on a photograph, with the paper's heat flow, along the vessels of a retina.
 
     python -m metricconv.experiments.geodesics --output outputs/geodesics
 
-writes ``balls.png`` and ``vessels.png``, from pictures that come with scikit-image; the balls are drawn on cameraman,
-as in the paper, where that picture is found (see ``metricconv.experiments.data``). ``denoise-heuristic`` compares both
-balls in denoising.
+writes ``balls.png``, ``heat.png`` and ``vessels.png``, from pictures that come with scikit-image; the balls are drawn
+on cameraman, as in the paper, where that picture is found (see ``metricconv.experiments.data``). ``denoise-heuristic``
+compares both balls in denoising.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import rich.console
 import skimage
 import torch
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -28,6 +30,8 @@ from ..metrics import (
     gradient_metric,
     smoothed,
 )
+from ..stencils import Stencil
+from ..supports import HeatBall
 from ..viz import canvas, plot_unit_balls
 from ..viz.balls import KINDS
 from .data import MissingData, find, open_grey
@@ -52,6 +56,36 @@ def draw_balls(image: np.ndarray) -> Figure:
             axes.set(xlim=(columns.start - 0.5, columns.stop - 0.5), ylim=(rows.stop - 0.5, rows.start - 0.5))
             axes.set_title(f"{kind} balls of the {name}", fontsize=11)
     return figure
+
+
+def draw_heat(image: np.ndarray, side: int = 40) -> Figure:
+    """Draw tangent and geodesic balls, and the paper's heat flow by its own settings, on the same pixels.
+
+    The flow moves samples by a tenth of a pixel, from where they start: twice as far away as the tangent ball's.
+    """
+    first = [round(part * size) for part, size in zip((0.12, 0.36), image.shape, strict=True)]
+    crop = image[first[0] : first[0] + side, first[1] : first[1] + side]
+    metric = smoothed(gradient_metric(torch.from_numpy(crop)[None, None].float(), iota=0.1, alpha=10.0, scale=1.5))
+    points = canvas.places(4, crop.shape)
+    figure = Figure(figsize=(11, 4.1), dpi=150, layout="constrained")
+    *compared, last = figure.subplots(1, 3)
+    for axes, kind in zip(compared, KINDS, strict=True):
+        plot_unit_balls(metric, crop, points, kind, axes=axes, smooth=0)
+        axes.set_title(f"{kind} balls", fontsize=11)
+    canvas.show(last, crop, crop.shape)
+    moved = HeatBall(metric, _ring(7), kernel_radius=3).offsets()[0, 0]  # [P, 2, H, W]
+    for y, x in (map(round, point) for point in points):
+        outline = np.add(moved[:, :, y, x].numpy(), (y, x))
+        last.fill(outline[:, 1], outline[:, 0], edgecolor=canvas.GREEN, facecolor=(*to_rgb(canvas.GREEN), 0.25))
+        last.plot(x, y, "o", color="white", markersize=3, markeredgecolor="black", markeredgewidth=0.6)
+    last.set_title("the paper's heat flow", fontsize=11)
+    return figure
+
+
+def _ring(k: int) -> Stencil:
+    """Return k² directions, as far apart as they can be, all at radius 1."""
+    angle = torch.arange(k * k, dtype=torch.float64) * (2 * math.pi / (k * k))
+    return Stencil(torch.stack([angle.sin(), angle.cos()], 1), torch.ones_like(angle), (k, k))
 
 
 def draw_vessels(side: int = 200) -> Figure:
@@ -96,10 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.geodesics", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("outputs/geodesics"), help="folder (%(default)s)")
     options = parser.parse_args(arguments)
-    for name, figure in (("balls", draw_balls(_photograph())), ("vessels", draw_vessels())):
+    image = _photograph()
+    for name, figure in (("balls", draw_balls(image)), ("heat", draw_heat(image)), ("vessels", draw_vessels())):
         with writing(options.output / f"{name}.png") as path:
             figure.savefig(path)
-    rich.console.Console().print(f"wrote balls.png and vessels.png to {options.output}")
+    rich.console.Console().print(f"wrote balls.png, heat.png and vessels.png to {options.output}")
 
 
 def _photograph() -> np.ndarray:
