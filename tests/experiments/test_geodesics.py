@@ -10,7 +10,7 @@ from skimage import io
 from metricconv.experiments import geodesics
 
 
-def test_the_command_writes_two_pictures(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_its_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(geodesics.draw_vessels, "__defaults__", (100,))
     monkeypatch.setattr(geodesics.draw_heat, "__defaults__", (12,))
     geodesics.main(["--output", str(tmp_path / "here")])

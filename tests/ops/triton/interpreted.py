@@ -258,6 +258,22 @@ def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.library.opcheck(backward, (*fixed, torch.randn(2, 2, 3, 4), [True] * 5))
 
 
+def test_the_operator_itself_obeys_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
+    calls: list[tuple] = []
+    forward = library.support_conv
+    monkeypatch.setattr(library, "support_conv", lambda *args: calls.append(args) or forward(*args))
+    run(tensors, backend="triton")
+    leaves = [
+        a.detach().requires_grad_() if isinstance(a, torch.Tensor) and n != 5 else a for n, a in enumerate(calls[0])
+    ]
+    with torch.autocast("cpu", torch.bfloat16):
+        y, expected = torch.ops.metricconv.support_conv(*leaves), run(tensors, backend="triton")
+    assert y.dtype == torch.bfloat16 and torch.equal(y, expected)
+    for t, grad in zip(leaves[:5], torch.autograd.grad(y.sum(), leaves[:5]), strict=True):
+        assert grad.dtype == t.dtype == torch.float32 and grad.isfinite().all()
+
+
 def test_compiles_to_one_graph() -> None:
     tensors, run = Case(kernel=(1, 3), channels=(2, 2)).make()
     compiled = torch.compile(lambda t: run(t, backend="triton"), fullgraph=True, backend="aot_eager")

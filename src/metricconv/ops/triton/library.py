@@ -1,5 +1,6 @@
 """The operators as torch knows them: schemas, shapes without data, derivatives."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,6 +82,22 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return *grads, None, *[None] * len(ctx.numbers), bias, None
 
 
+def _autocast(device: str) -> Callable[..., Tensor]:
+    """Return the operator under autocast: image, modulation and bias in its dtype, the geometry as it is."""
+
+    def cast(t: Tensor | None) -> Tensor | None:
+        return t if t is None or t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(device))
+
+    def call(x: Tensor, weight: Tensor, modulation: Tensor | None, *others: Any) -> Tensor:
+        *numbers, bias, channels_last = others
+        arguments = (cast(x), weight, cast(modulation), *numbers, cast(bias), channels_last)
+        with torch.autocast(device, enabled=False):
+            y: Tensor = _operator(*arguments)
+        return y
+
+    return call
+
+
 def refuse(ctx: Any, *grads: Tensor) -> None:
     """Refuse a double backward, in place of a formula for it."""
     raise NotImplementedError(
@@ -90,6 +107,7 @@ def refuse(ctx: Any, *grads: Tensor) -> None:
 
 
 for _device in ("CUDA", "CPU"):  # CPU serves Triton's interpreter, TRITON_INTERPRET=1
+    _LIBRARY.impl("support_conv", _autocast(_device.lower()), f"Autocast{_device}")
     _LIBRARY.impl("support_conv", _forward, _device)
     _LIBRARY.impl("support_conv_backward", _backward_impl, _device)
 torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBRARY)
