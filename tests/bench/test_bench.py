@@ -1,12 +1,16 @@
 """The GPU's benchmark: it refuses without one, checks before it times, and makes its table and plot from the CSV."""
 
 import csv
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 
 from metricconv._files import read_table
-from metricconv.bench import gpu, report
+from metricconv.bench import first, gpu, report
 from metricconv.bench.__main__ import main
 from metricconv.bench.cases import SHAPES, Contender, Shape, contenders
 from metricconv.bench.correctness import cut, errors
@@ -127,3 +131,27 @@ def test_some_rows_measured_again_replace_their_own_and_leave_the_others(tmp_pat
     assert [(row["op"], row["p50_ms"]) for row in read_table(some.written())] == [
         ("ours", "1"), ("theirs", "3"), ("ours", "4"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", [dataclasses.replace(layer, dtype="float32") for layer in first.LAYERS], ids=str)
+def test_first_calls_are_those_of_layers_that_learn(layer):
+    small = dataclasses.replace(layer, size=(1, min(layer.size[1], 4), 6, 5))
+    forward, both = first.first_call(small, "cpu")
+    assert 0 < forward < both
+
+
+def test_a_first_call_finds_no_kernels(monkeypatch):
+    seen = {}
+
+    def run(command, env, **options):
+        seen.update(command=command, cache=Path(env["TRITON_CACHE_DIR"]), empty=not os.listdir(env["TRITON_CACHE_DIR"]))
+        return subprocess.CompletedProcess(command, 0, "12.5 30.0\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    rows = list(gpu._first_rows(first.LAYERS[1]))
+    assert seen["command"][1:] == ["-m", "metricconv.bench.first", "1"] and seen["empty"] and not seen["cache"].exists()
+    assert [(row["mode"], row["p50_ms"], row["peak_mb"]) for row in rows] == [
+        ("fwd", "12.5000", ""),
+        ("fwd+bwd", "30.0000", ""),
+    ]
+    assert set(rows[0]) <= set(COLUMNS) and "12.500" in report.table(rows)

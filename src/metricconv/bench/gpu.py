@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from .._files import versions
-from . import training
+from . import first, training
 from .cases import SHAPES, Contender, Shape, calls, contenders
 from .correctness import TF32_TOLERANCE, TOLERANCE, errors
 from .rows import Row, Rows
@@ -30,9 +30,13 @@ def run(output: Path, only: str = "", eager: bool = False) -> Path:
     torch.backends.cudnn.benchmark = True
     chosen = list(_selected(only))
     trained = training.cases() if only in training.SHAPE else []
-    _compile_ahead(chosen, trained)
+    cold = [layer for layer in first.LAYERS if only in f"{layer} {layer.name}"]
     name = torch.cuda.get_device_name().replace(" ", "-").lower()
     rows = Rows(output / f"{name}.csv", COLUMNS, ("op", "shape", "dtype", "mode", "timing"), only)
+    for row in itertools.chain.from_iterable(map(_first_rows, cold)):
+        rows.add(row)
+        _say(row)
+    _compile_ahead(chosen, trained)
     for row in itertools.chain(*(_rows(*one, eager) for one in chosen), *(_training_rows(*one) for one in trained)):
         rows.add(row)
         _say(row)
@@ -85,6 +89,12 @@ def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[Row]:
         return
     for (mode, call), timing in itertools.product(_calls(shape, contender).items(), _timings(contender.name, eager)):
         yield _row(*what, mode, timing, measure(call, graph=timing == "graph"), f"{worst:.1e}")
+
+
+def _first_rows(layer: first.Layer) -> Iterator[Row]:
+    for mode, ms in first.measure(layer).items():
+        once = Timing(ms, ms, ms, 0.0)
+        yield _row(layer.name, str(layer), first.REGIME, layer.dtype, mode, "once", once) | {"peak_mb": ""}
 
 
 def _training_rows(name: str, dtype: str) -> Iterator[Row]:

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from .._files import read_table, writing
+from .first import REGIME
 from .rows import Row
 
 # Who is drawn, and how: colours of Okabe and Ito, which those who see fewer colours can tell apart too.
@@ -44,7 +45,8 @@ def table(rows: list[Row]) -> str:
         f"{rows[0]['gpu']}, torch {rows[0]['torch']}, triton {rows[0]['triton']}, {rows[0]['date']}. Median of GPU time"
     )
     head += " (a replayed graph, cold cache; eager for torchvision, which cannot be captured, and for training"
-    head += " iterations that say so); in brackets, times the metric convolution in bfloat16, and for training"
+    head += " iterations that say so; first calls, with an empty cache, by the clock); in brackets, times the metric"
+    head += " convolution in bfloat16, and for training"
     head += " iterations times the standard network.\n"
     return "\n".join([head, *lines, *notes]) + "\n"
 
@@ -61,6 +63,7 @@ def plot(rows: list[Row], path: Path) -> None:
     """Draw the median time of the main contenders by shape, forward and forward + backward, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
+    rows = [r for r in rows if r["regime"] != REGIME]
     shapes = list(dict.fromkeys(r["shape"] for r in rows if r["mode"] == "fwd+bwd"))
     figure = Figure(figsize=(11, 1.2 + 0.32 * len(shapes)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)

@@ -79,8 +79,8 @@ def fit_randers(
 
     >>> import metricconv as mc
     >>> fit = fit_randers(mc.Grid(5))  # the ball of radius ⌊5/2⌋: M = I/4
-    >>> fit.metric.M.flatten().tolist(), round(fit.residual.item(), 6)
-    ([0.25, 0.0, 0.25], 0.0)
+    >>> fit.metric.M.flatten()[::2], round(fit.residual.item(), 6)
+    (tensor([0.2500, 0.2500]), 0.0)
     """
     if not 0 < eps_omega < 1:
         raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1)")

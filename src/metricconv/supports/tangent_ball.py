@@ -21,8 +21,8 @@ class TangentBall(Support):
 
     >>> import metricconv as mc
     >>> ball = TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.square_onion(3))
-    >>> ball.offsets().view(9, 2)[0].tolist()  # the ball of radius 2: a 3×3 grid, dilated by 2
-    [-2.0, -2.0]
+    >>> ball.offsets().view(9, 2)[0]  # the ball of radius 2: a 3×3 grid, dilated by 2
+    tensor([-2.0000, -2.0000])
     """
 
     def __init__(self, metric: Metric, stencil: Stencil, dilation: int | Sequence[int] = 1) -> None:

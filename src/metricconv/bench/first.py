@@ -1,0 +1,85 @@
+"""The first call of a layer on a GPU, where no kernel was compiled before: in a new process, with an empty cache."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+from torch import nn
+
+from ..nn import DeformableConv2d, MetricConv2d
+
+REGIME = "first call"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer with 3 × 3 samples, the image it first sees, and what it is called in the table."""
+
+    name: str
+    size: tuple[int, int, int, int]
+    dtype: str
+
+    def __str__(self) -> str:
+        """Name the shape as no other row does."""
+        return f"{REGIME}, ({','.join(map(str, self.size))}) k3"
+
+
+LAYERS = (
+    Layer("metric", (8, 64, 64, 64), "bfloat16"),
+    Layer("metric", (8, 64, 64, 64), "float32"),
+    Layer("metric", (128, 512, 8, 8), "bfloat16"),
+    Layer("metric", (1, 1, 256, 256), "float32"),
+    Layer("metric, depthwise", (8, 128, 56, 56), "float16"),
+    Layer("deformable v2", (8, 128, 32, 32), "bfloat16"),
+    Layer("geodesic", (8, 64, 64, 64), "bfloat16"),
+)
+
+
+def measure(layer: Layer) -> dict[str, float]:
+    """Return the milliseconds of the first forward pass, and with the first backward pass."""
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-m", __name__, str(LAYERS.index(layer))]
+        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    forward, both = map(float, done.stdout.split())
+    return {"fwd": forward, "fwd+bwd": both}
+
+
+def module(layer: Layer) -> nn.Module:
+    """Return the layer itself, on the CPU in float32."""
+    channels = layer.size[1]
+    if layer.name.startswith("deformable"):
+        return DeformableConv2d(channels, channels, 3, padding=1, modulation=True)
+    ball = "geodesic" if layer.name == "geodesic" else "tangent"
+    groups = channels if layer.name.endswith("depthwise") else 1
+    return MetricConv2d(channels, channels, 3, padding=1, groups=groups, ball=ball)
+
+
+def first_call(layer: Layer, device: str = "cuda") -> tuple[float, float]:
+    """Return the milliseconds of the first forward pass, and with the first backward pass, in this process."""
+    dtype = getattr(torch, layer.dtype)
+    torch.set_float32_matmul_precision("high")
+    some = torch.randn(64, 64, device=device, dtype=dtype)
+    _settled(some @ some)  # torch's own libraries are ready
+    net = module(layer).to(device, dtype)
+    x = torch.randn(layer.size, device=device, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
+    start = time.perf_counter()
+    y = _settled(net(x))
+    forward = time.perf_counter() - start
+    y.sum().backward()
+    _settled(y)
+    return 1e3 * forward, 1e3 * (time.perf_counter() - start)
+
+
+def _settled(t: torch.Tensor) -> torch.Tensor:
+    if t.is_cuda:
+        torch.cuda.synchronize()
+    return t
+
+
+if __name__ == "__main__":
+    print(*first_call(LAYERS[int(sys.argv[1])]))
