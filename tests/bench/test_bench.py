@@ -155,3 +155,9 @@ def test_a_first_call_finds_no_kernels(monkeypatch):
         ("fwd+bwd", "30.0000", ""),
     ]
     assert set(rows[0]) <= set(COLUMNS) and "12.500" in report.table(rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU on which it would not fail")
+def test_a_first_call_that_fails_leaves_a_row_that_says_why():
+    (row,) = gpu._first_rows(first.LAYERS[3])
+    assert row["mode"] == "check" and "p50_ms" not in row and "cuda" in row["max_error"].lower()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from skimage import io
 
-from metricconv.experiments import geodesics
+from metricconv.experiments import demo, geodesics
 
 
 def test_the_command_writes_its_pictures(tmp_path, monkeypatch, capsys):
@@ -34,3 +34,11 @@ def test_vessels_are_short_ways():
     image[:, 14:16] = 0.0
     cost = geodesics.vessel_metric(image).M[0, 0, 0]
     assert cost[15, 14] < 0.1 * cost[15, 3]
+
+
+@pytest.mark.parametrize("command", [geodesics, demo], ids=["geodesics", "demo"])
+def test_where_nothing_can_be_written_is_said_before_anything_is_drawn(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "photograph", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"error: .*Not a directory"):
+        command.main(["--output", str(tmp_path / "file" / "folder")])

@@ -40,11 +40,17 @@ LAYERS = (
 
 
 def measure(layer: Layer) -> dict[str, float]:
-    """Return the milliseconds of the first forward pass, and with the first backward pass."""
+    """Return the milliseconds of the first forward pass, and with the first backward pass.
+
+    Raises:
+        RuntimeError: in the words of the process that failed.
+    """
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-m", __name__, str(LAYERS.index(layer))]
         environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1])
     forward, both = map(float, done.stdout.split())
     return {"fwd": forward, "fwd+bwd": both}
 

@@ -33,14 +33,16 @@ def run(output: Path, only: str = "", eager: bool = False) -> Path:
     cold = [layer for layer in first.LAYERS if only in f"{layer} {layer.name}"]
     name = torch.cuda.get_device_name().replace(" ", "-").lower()
     rows = Rows(output / f"{name}.csv", COLUMNS, ("op", "shape", "dtype", "mode", "timing"), only)
-    for row in itertools.chain.from_iterable(map(_first_rows, cold)):
-        rows.add(row)
-        _say(row)
+    _fill(rows, *map(_first_rows, cold))
     _compile_ahead(chosen, trained)
-    for row in itertools.chain(*(_rows(*one, eager) for one in chosen), *(_training_rows(*one) for one in trained)):
+    _fill(rows, *(_rows(*one, eager) for one in chosen), *(_training_rows(*one) for one in trained))
+    return rows.written()
+
+
+def _fill(rows: Rows, *measured: Iterator[Row]) -> None:
+    for row in itertools.chain(*measured):
         rows.add(row)
         _say(row)
-    return rows.written()
 
 
 def _selected(only: str) -> Iterator[tuple[Shape, Contender]]:
@@ -92,9 +94,14 @@ def _rows(shape: Shape, contender: Contender, eager: bool) -> Iterator[Row]:
 
 
 def _first_rows(layer: first.Layer) -> Iterator[Row]:
-    for mode, ms in first.measure(layer).items():
-        once = Timing(ms, ms, ms, 0.0)
-        yield _row(layer.name, str(layer), first.REGIME, layer.dtype, mode, "once", once) | {"peak_mb": ""}
+    what = (layer.name, str(layer), first.REGIME, layer.dtype)
+    try:
+        found = first.measure(layer)
+    except RuntimeError as error:
+        yield _row(*what, "check", "", None, str(error)[:200])
+        return
+    for mode, ms in found.items():
+        yield _row(*what, mode, "once", Timing(ms, ms, ms, 0.0)) | {"peak_mb": ""}
 
 
 def _training_rows(name: str, dtype: str) -> Iterator[Row]:

@@ -25,6 +25,7 @@ from ..filters import box_filter, geodesic_filter, interpolated_filter, random_d
 from ..metrics import edge_metric, gradient_metric
 from ..viz import canvas, unit_balls
 from ..viz.balls import COLOURS, draw_ball
+from .errors import in_one_line
 from .photographs import photograph, psnr
 
 SAMPLES = 11
@@ -79,6 +80,7 @@ def run(output: Path, size: int = 256, seed: int = 0) -> list[Result]:
     return results
 
 
+@in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demonstration and print its table."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.demo", description="Denoise a photograph.")
@@ -86,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=256, help="side of the photograph in pixels (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the noise (%(default)s)")
     options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)  # or say at once that it cannot be
     results = run(options.output, options.size, options.seed)
     table = rich.table.Table(title=f"{SAMPLES} × {SAMPLES} samples a pixel, σ = {SIGMA}")
     table.add_column("support")

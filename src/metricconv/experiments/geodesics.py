@@ -36,6 +36,7 @@ from ..viz import canvas, plot_unit_balls
 from ..viz.balls import KINDS
 from .data import MissingData, find, open_grey
 from .denoising.pictures import CAMERAMAN
+from .errors import in_one_line
 from .photographs import photograph
 
 
@@ -59,9 +60,10 @@ def draw_balls(image: np.ndarray) -> Figure:
 
 
 def draw_heat(image: np.ndarray, side: int = 40) -> Figure:
-    """Draw tangent and geodesic balls, and the paper's heat flow by its own settings, on the same pixels.
+    """Draw tangent and geodesic balls, and the paper's heat flow in the same metric, on the same pixels.
 
-    The flow moves samples by a tenth of a pixel, from where they start: twice as far away as the tangent ball's.
+    With the paper's times and scale the flow moves samples by a tenth of a pixel, from twice as far away as the tangent
+    ball's are.
     """
     first = [round(part * size) for part, size in zip((0.12, 0.36), image.shape, strict=True)]
     crop = image[first[0] : first[0] + side, first[1] : first[1] + side]
@@ -125,11 +127,13 @@ def vessel_metric(image: np.ndarray, contrast: float = 12.0, scales: Sequence[fl
     return Riemannian.isotropic((1 + contrast * vesselness)[None, None])
 
 
+@in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m metricconv.experiments.geodesics", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("outputs/geodesics"), help="folder (%(default)s)")
     options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)  # or say at once that it cannot be
     image = _photograph()
     for name, figure in (("balls", draw_balls(image)), ("heat", draw_heat(image)), ("vessels", draw_vessels())):
         with writing(options.output / f"{name}.png") as path:

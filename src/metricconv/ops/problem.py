@@ -134,5 +134,5 @@ def _fits(tensor: Tensor, name: str, batch: int, out: tuple[int, ...]) -> None:
 
 
 def _broadcasts(size: int, to: int) -> bool:
-    """Return whether an axis has as many entries as another, or one: compared so that a compiler may know neither."""
+    """Return whether an axis has as many entries as another, or one; by ==, as a compiler's unknown sizes want it."""
     return size == to or size == 1

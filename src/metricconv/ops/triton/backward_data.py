@@ -191,7 +191,7 @@ def backward_data_kernel(
             if MOVES != "no" or KEEP:
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
             if KEEP:
-                value = blend(corners, (m * wy0, m * wy1, wx0, wx1), "keep")
+                value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)
                 tl.store(here_at, value.to(x.dtype.element_ty), mask=live[:, None] & in_span[None, :])
             if MOVES != "no":
                 weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)

@@ -136,17 +136,18 @@ class _Narrow(torch.autograd.Function):
         """Return the gradients of image, weights and bias."""
         x, weight, table = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        with_products = needs_bias and _whole(ctx.grid) is not None and not torch.is_grad_enabled()
-        of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias and not with_products else None
+        of_x = of_weight = of_bias = sums = None
         if torch.is_grad_enabled():
-            return *_differentiable(ctx.grid, grad, x, weight, [needs_x, needs_weight, False]), of_bias, None
-        of_x = of_weight = None
+            of_x, of_weight = _differentiable(ctx.grid, grad, x, weight, [needs_x, needs_weight, False])
+            return of_x, of_weight, grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias else None, None
         with on_device(x):
             _, launch = _launches(ctx.grid, len(x), len(weight), len(table))
             products = x.new_empty(x.numel() // x.shape[1], len(table))
-            sums = torch.zeros(len(weight), dtype=torch.float32, device=x.device) if with_products else None
+            if needs_bias and launch.numbers["WHOLE"] is not None:
+                sums = torch.zeros(len(weight), dtype=torch.float32, device=x.device)
             launch(grad=grad.contiguous(), products=products, sums=sums)
-            of_bias = of_bias if sums is None else sums.to(ctx.bias_dtype)
+            if needs_bias:
+                of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if sums is None else sums.to(ctx.bias_dtype)
             if needs_x:
                 of_x = (products @ table).unflatten(0, (len(x), *x.shape[2:])).permute(0, 3, 1, 2)
             if needs_weight:
@@ -201,7 +202,7 @@ def _launches(grid: OutputGrid, images: int, numbers: int, columns: int) -> tupl
 
     def launch(kernel: Any, size: tuple[int, ...], block: int, **more: Any) -> Launch:
         pixels = images * math.prod(size)
-        sizes_here = {"pixels": pixels, "BN": triton.next_power_of_2(block), **sizes, **more}
-        return Launch(kernel, (triton.cdiv(pixels, _PIXELS),), **sizes_here)
+        programs = triton.cdiv(pixels, _PIXELS)
+        return Launch(kernel, (programs,), pixels=pixels, BN=triton.next_power_of_2(block), **sizes, **more)
 
     return launch(sum_kernel, grid.size, numbers), launch(spread_kernel, grid.input_size, columns, WHOLE=_whole(grid))
