@@ -94,6 +94,13 @@ COLUMNS = {
     "patch": Case(channels=(18, 20), size=(9, 10), mode="reflect", radius=4.0, kernel=(1, 3)),
     "no": Case(channels=(36, 20), size=(5, 4), metric_groups=2, mode="border", kernel=(1, 3), modulated=True),
     "no, deformable": Case(kind="deformable", channels=(18, 20), kernel=(1, 3), modulated=True, biased=False),
+    "image, half": Case(channels=(18, 20), size=(5, 4), kernel=(1, 3), batch=3, dtype=torch.float16),
+    "image, half, modulated": Case(
+        channels=(18, 20), size=(7, 6), kernel=(1, 3), stride=2, modulated=True, dtype=torch.float16
+    ),
+    "image, half, deformable": Case(
+        kind="deformable", channels=(36, 20), size=(3, 4), metric_groups=2, batch=5, dtype=torch.float16
+    ),
     "image, geodesic": Case(kind="geodesic", channels=(18, 20), size=(4, 5), kernel=(1, 3), metric_groups=2),
     "no, one dimension": Case(channels=(18, 20), size=(7,), kernel=(3,), batch=3),
     "no, constant": Case(channels=(18, 20), constant=True, kernel=(1, 3), dtype=torch.float16),

@@ -6,13 +6,16 @@ import torch
 from torch import Tensor
 
 from . import tiles
-from .call import Call, by_tap, deterministic, precision, wide_product
+from .call import Call, deterministic, precision, wide_product
 from .launch import Sums, images_by_columns, launch_backward_data, launch_backward_weight
 from .launcher import on_device
 
 
 def backward(call: Call, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
-    """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell."""
+    """Return the gradients of image, weights, modulation, field and drift, None where there is nothing to tell.
+
+    All but the image's are in float32.
+    """
     step = images_by_columns(call)
     if step:
         with on_device(call.x):
@@ -84,7 +87,7 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
     """
     needs_x, needs_weight, *needs_geometry = needs
     moves, outs, (window, _) = any(needs_geometry), call.weight.shape[0], _window(call)
-    weight = by_tap(call).flatten(1)
+    weight = call.taps().flatten(1)
     x, to_weight = _empty_image(call) if needs_x else None, None
     moved: list[tuple[Tensor | None, ...]] = []
     for some, part in call.parts(step):
@@ -104,7 +107,7 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
             to_weight = found if to_weight is None else to_weight.add_(found)
         del columns  # whose room the next images' take
     if to_weight is not None:
-        to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2).to(call.weight.dtype)
+        to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2)
     geometry = [_joined(parts) for parts in zip(*moved, strict=True)] if moved else [None] * 3
     return [x, to_weight, *geometry]
 

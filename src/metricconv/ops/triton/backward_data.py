@@ -21,7 +21,7 @@ from .geometry import (
     wide,
 )
 from .gradients import deposit, deposit_parameters, load_upstream, pull, scatter, scatter_corners, tap_gradient
-from .window import image_pixels, window_rows, window_weights
+from .window import image_pixels, window_pull, window_rows, window_weights
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def backward_data_kernel(
     PRECISION: tl.constexpr,
     HUGE: tl.constexpr,
     EVEN: tl.constexpr,  # BK divides the span
-    SCATTER: tl.constexpr,  # "no", "add", "fixed": whether and how the image's gradient is summed in memory
+    SCATTER: tl.constexpr,  # "no", "store", "add", "fixed": whether and how the image's gradient gets into memory
     MOVES: tl.constexpr,  # "no", or how to deposit the gradients of field, drift and modulation
     KEEP: tl.constexpr,
     BM: tl.constexpr,
@@ -74,6 +74,7 @@ def backward_data_kernel(
     WH: tl.constexpr,
     WW: tl.constexpr,
     TILES: tl.constexpr,  # tiles of pixels to a window
+    GATHER: tl.constexpr,  # "corners", or "window": samples are a product with the pixels of that too
 ):
     """Gradients of image, geometry and modulation, for a tile of BM pixels and a block of BK input channels.
 
@@ -106,8 +107,12 @@ def backward_data_kernel(
         middle_x = (program % across * TW + (TW - 1) / 2) * lattice.stride_x + lattice.origin_x
         first_y = tl.floor(middle_y - (WH - 1) / 2).to(tl.int32)
         first_x = tl.floor(middle_x - (WW - 1) / 2).to(tl.int32)
-    if WINDOW == "patch" or WINDOW == "image":
+    if (WINDOW == "patch" or WINDOW == "image") and SCATTER != "no":
         window = tl.zeros([WB * WH * WW, BK], tl.float32)
+    if GATHER == "window":
+        pixels, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
+        where = x + (pixels * channels.ins)[:, None] + c[None, :]
+        held = tl.load(where, mask=counts[:, None] & in_span[None, :], other=0.0)  # [BW, BK]
 
     tiles = TILES
     if WINDOW == "strays":
@@ -171,8 +176,8 @@ def backward_data_kernel(
                     HOW, PRECISION, HUGE, BM, BN, BK, STEPS,
                 )  # fmt: skip
             shares = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
-            at_y = tl.minimum(tl.maximum(centre_y + dy, -FARTHEST), FARTHEST) - first_y
-            at_x = tl.minimum(tl.maximum(centre_x + dx, -FARTHEST), FARTHEST) - first_x
+            at_y = tl.clamp(centre_y + dy, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_y
+            at_x = tl.clamp(centre_x + dx, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_x
             inside = live
             if WINDOW == "patch" or WINDOW == "strays":
                 inside = (at_y >= 0) & (at_y < WH - 1) & (at_x >= 0) & (at_x < WW - 1)
@@ -186,16 +191,26 @@ def backward_data_kernel(
                 s = window_weights(
                     at_y, at_x, m, image - first_image, inside, MODULATED, x.dtype.element_ty, WB, WH, WW, BM
                 )  # [BW, BM]
-                window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
+                if SCATTER != "no":
+                    window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
 
-            if MOVES != "no" or KEEP:
+            weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
+            if GATHER == "corners" and (MOVES != "no" or KEEP):
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
             if KEEP:
-                value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)
+                if GATHER == "window":
+                    value = product(tl.trans(s), held, tl.zeros([BM, BK], tl.float32), PRECISION)
+                else:
+                    value = blend(corners, (m * wy0, m * wy1, wx0, wx1), "keep")
                 tl.store(here_at, value.to(x.dtype.element_ty), mask=live[:, None] & in_span[None, :])
             if MOVES != "no":
-                weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
-                to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
+                if GATHER == "window":
+                    q = tl.zeros([BM, WB * WH * WW], tl.float32)
+                    q = product(g.to(x.dtype.element_ty), tl.trans(held), q, PRECISION)
+                    within = image - first_image
+                    to_y, to_x, to_m = window_pull(q, at_y, at_x, within, a, b, KIND, MODULATED, WB, WH, WW)
+                else:
+                    to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
                 to_y, to_x = m * to_y, m * to_x
                 if KIND == "deformable":
                     where = to_field + wide(tap, HUGE) * grad_field_strides.n
@@ -211,10 +226,10 @@ def backward_data_kernel(
             steps = (grad_field_strides.n, grad_drift_strides.n)
             deposit_parameters(to_field, to_drift, (g0, g1, g2, g3, g4), live, steps, KIND, DRIFT, MOVES)
 
-    if WINDOW == "patch" or WINDOW == "image":
+    if (WINDOW == "patch" or WINDOW == "image") and SCATTER != "no":
         pixels, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
         mask = counts[:, None] & in_span[None, :]
-        if WINDOW == "image":
+        if SCATTER == "store":
             where = grad_x + (pixels * channels.ins)[:, None] + c[None, :]
             tl.store(where, window.to(grad_x.dtype.element_ty), mask=mask)
         else:

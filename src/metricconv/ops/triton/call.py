@@ -130,6 +130,10 @@ class Call:
             "table": self.table,
         }
 
+    def taps(self) -> Tensor:
+        """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
+        return by_tap(self.weight, self.x.dtype)
+
     def numbers(self, how: str) -> dict[str, Any]:
         """Return the other arguments that every kernel takes."""
         return {
@@ -170,12 +174,12 @@ def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last:
     return torch.empty((x.shape[0], channels, *size), dtype=x.dtype, device=x.device, memory_format=layout)
 
 
-def by_tap(call: Call) -> Tensor:
-    """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
-    weight = call.weight.permute(0, 2, 3, 1)
-    if weight.dtype == call.x.dtype and weight.is_contiguous():
+def by_tap(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
+    weight = weight.permute(0, 2, 3, 1)
+    if weight.dtype == dtype and weight.is_contiguous():
         return weight
-    return torch.empty(weight.shape, dtype=call.x.dtype, device=weight.device).copy_(weight)
+    return torch.empty(weight.shape, dtype=dtype, device=weight.device).copy_(weight)
 
 
 def wide_product(a: Tensor, b: Tensor) -> Tensor:

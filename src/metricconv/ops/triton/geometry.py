@@ -336,3 +336,9 @@ def blend(corners, weights, HOW: tl.constexpr):
     value = add_product((wy0 * wx1).to(DTYPE)[:, None], corners[1].to(DTYPE), value)
     value = add_product((wy1 * wx0).to(DTYPE)[:, None], corners[2].to(DTYPE), value)
     return add_product((wy1 * wx1).to(DTYPE)[:, None], corners[3].to(DTYPE), value)
+
+
+@triton.jit
+def one_each(values):
+    """Return [BM] values as they are, but one to a thread, so that what follows is not computed in many."""
+    return tl.gather(values, tl.arange(0, values.shape[0]), 0)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .forward import contract
-from .geometry import add_product, wide
+from .geometry import add_product, one_each, wide
 
 
 @triton.jit
@@ -121,12 +121,6 @@ def pull(g, corners, weights, slopes, a, b, KIND: tl.constexpr, MODULATED: tl.co
         above, below = wx0 * q00 + wx1 * q01, wx0 * q10 + wx1 * q11
         to_x = vx0 * (wy0 * q00 + wy1 * q10) + vx1 * (wy0 * q01 + wy1 * q11)
         return vy0 * above + vy1 * below, to_x, wy0 * above + wy1 * below
-
-
-@triton.jit
-def one_each(values):
-    """Return [BM] values as they are, but one to a thread, so that what follows is not computed in many."""
-    return tl.gather(values, tl.arange(0, values.shape[0]), 0)
 
 
 @triton.jit

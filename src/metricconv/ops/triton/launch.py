@@ -10,7 +10,7 @@ from torch import Tensor
 from . import tiles
 from .backward_data import backward_data_kernel
 from .backward_weight import backward_weight_kernel
-from .call import Call, by_tap, deterministic, empty_output, image_strides, strides_of
+from .call import Call, deterministic, empty_output, image_strides, strides_of
 from .forward import forward_kernel
 from .launcher import Launch, on_device
 
@@ -49,12 +49,12 @@ def _contract(call: Call, bias: Tensor | None, out: Tensor, channels_last: bool)
         return _plan_forward(call, out, bias is not None, tiles.contraction(call.channels()))
 
     launch = call.once(("forward", bias is None, channels_last), plan)
-    launch(**call.tensors(), weight=by_tap(call), bias=None if bias is None else bias.contiguous(), out=out)
+    launch(**call.tensors(), weight=call.taps(), bias=None if bias is None else bias.contiguous(), out=out)
 
 
 def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int) -> None:
     """Write y, channels last, as a product of the samples of some images (B·out, P·C) and the weights (P·C, C_out)."""
-    weight = by_tap(call).flatten(1).T
+    weight = call.taps().flatten(1).T
     for some, part in call.parts(images):
         y = out[some].permute(0, 2, 3, 1).flatten(0, 2)
         columns = y.new_empty(len(y), len(weight))
@@ -103,7 +103,7 @@ class Sums:
         self.how, self.scale = "add", None
         self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
-            self.how, self.sums = "no", self.into
+            self.how, self.sums = "store", self.into
         elif deterministic():
             self.how, self.scale = "fixed", _fixed_point_scale(call, grad)
             self.sums = torch.zeros_like(self.into, dtype=torch.int64)
@@ -174,7 +174,7 @@ def launch_backward_data(
     launch(
         **call.tensors(),
         grad_out=grad,
-        weight=None if known else by_tap(call),
+        weight=None if known else call.taps(),
         columns=columns,
         grad_x=None if image is None else image.sums,
         strays=None if image is None else image.strays,
@@ -189,8 +189,8 @@ def _plan_backward_data(
 ) -> tuple[Launch, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    roomy = tiles.roomy(call.x.device)
-    cut = tiles.backward_data(how, shape, channels, call.x.element_size(), window, moves, roomy)
+    cutter = tiles.backward_columns if known else functools.partial(tiles.backward_data, how)
+    cut = cutter(shape, channels, call.x.element_size(), window, moves, tiles.roomy(call.x.device))
     blocks = math.ceil(channels.span / cut["BK"])
     windows = math.ceil(shape.batch / cut["WB"]) if window == "image" else tiles.count(shape, cut["BM"], cut["TW"])
     writers = channels.spans_per_metric * blocks if moves else 0
@@ -220,9 +220,9 @@ def launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tenso
     new = torch.zeros if adds else torch.empty
     sums = new((1 if adds else parts, outs, *kernel, ins_per_group), dtype=torch.float32, device=call.x.device)
     moved = _Room(call, writers).make()
-    launch(**call.tensors(), grad_out=grad, weight=by_tap(call), grad_weight=sums, **moved)
+    launch(**call.tensors(), grad_out=grad, weight=call.taps(), grad_weight=sums, **moved)
     total = sums[0] if len(sums) == 1 else sums.sum(0)
-    return total.to(call.weight.dtype).permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
+    return total.permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
 
 
 def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch, int, int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .backward import backward
-from .call import Call, empty_output
+from .call import Call, by_tap, empty_output
 from .launch import forward
 from .shortcut import first_derivative, shortcut
 
@@ -27,6 +27,11 @@ _LIBRARY.define(
 
 _operator = torch.ops.metricconv.support_conv.default
 _backward_operator = torch.ops.metricconv.support_conv_backward.default
+
+
+def _prepare(x: Tensor, weight: Tensor, *others: Any) -> tuple[Any, ...]:
+    """Return the arguments with the weights as kernels read them, once for the forward and the backward pass."""
+    return x, by_tap(weight, x.dtype).permute(0, 3, 1, 2), *others
 
 
 def _forward(*args: Any) -> Tensor:
@@ -61,7 +66,7 @@ def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
         n, c, h, w = like.shape
         return like.new_empty((n, h, w, c)).permute(0, 3, 1, 2)
 
-    found = [channels_last(call.x), channels_last(call.weight)]
+    found = [channels_last(call.x), channels_last(call.weight).float()]
     found += [grad if t is None else t.new_empty(t.shape) for t in (call.modulation, call.field, call.drift)]
     return tuple(g if n else grad.new_empty(0) for g, n in zip(found, needs, strict=True))
 
@@ -114,5 +119,5 @@ torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBR
 torch.library.register_fake("metricconv::support_conv_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv", _differentiate, setup_context=_keep, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv_backward", refuse, lib=_LIBRARY)
-support_conv = shortcut(_operator, _forward, _keep, _differentiate)
+support_conv = shortcut(_operator, _forward, _keep, _differentiate, _prepare)
 _backward = first_derivative(_backward_operator, _backward_impl)

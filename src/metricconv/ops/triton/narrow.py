@@ -90,9 +90,9 @@ def sum_kernel(
 
 @triton.jit
 def spread_kernel(
-    grad, products, sums, pixels, height, width, out_height, out_width, stride_y, stride_x, padding_y, padding_x,
-    dilation_y, dilation_x, COLUMNS: tl.constexpr, NUMBERS: tl.constexpr, TAPS: tl.constexpr, ACROSS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
+    grad, products, sums, pixels, height, width, out_height, out_width, stride_y: tl.constexpr, stride_x: tl.constexpr,
+    padding_y, padding_x, dilation_y, dilation_x, COLUMNS: tl.constexpr, NUMBERS: tl.constexpr, TAPS: tl.constexpr,
+    ACROSS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of every product, (B·H·W, columns): that of the one output it went to, if any.
 

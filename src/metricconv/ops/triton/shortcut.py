@@ -25,6 +25,7 @@ def shortcut(
     compute: Callable[..., Any],
     keep: Callable[[Any, tuple[Any, ...], Any], None],
     differentiate: Callable[..., Any],
+    prepare: Callable[..., tuple[Any, ...]] = lambda *args: args,
 ) -> Callable[..., Any]:
     """Return a function that calls a registered operator where it is traced, and otherwise what it stands for.
 
@@ -32,13 +33,15 @@ def shortcut(
         operator: as registered; its first argument is a tensor.
         compute: what it computes.
         keep, differentiate: as for ``torch.library.register_autograd``.
+        prepare: what is done with its arguments first, once for the forward and the backward pass.
     """
 
     class Shortcut(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            result = compute(*args)
-            keep(ctx, args, result)
+            prepared = prepare(*args)
+            result = compute(*prepared)
+            keep(ctx, prepared, result)
             return result
 
         @staticmethod

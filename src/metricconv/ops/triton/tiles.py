@@ -50,7 +50,7 @@ def contraction(channels: Channels) -> str:
     return "dot"
 
 
-NO_WINDOW = {"WINDOW": "no", "WB": 1, "WH": 1, "WW": 1, "TILES": 1}
+NO_WINDOW = {"WINDOW": "no", "WB": 1, "WH": 1, "WW": 1, "TILES": 1, "GATHER": "corners"}
 
 
 def window(how: str, shape: Shape, padding_mode: str, size: int, exact: bool, roomy: bool) -> str:
@@ -58,12 +58,17 @@ def window(how: str, shape: Shape, padding_mode: str, size: int, exact: bool, ro
 
     Whole images of up to 256 pixels (64 where products are exact float32, or channel by channel: building the weights
     then costs more than adding in memory; or where float32 weights of so many would not fit); patches of larger ones
-    where a product is cheap, in half precision.
+    where a product is cheap, in half precision, and where samples lie close enough not to leave them.
     """
     largest = 256 if how == "dot" and not exact and (size == 2 or roomy) else 64
     if how != "sum" and padding_mode == "zeros" and power_of_2(shape.height) * power_of_2(shape.width) <= largest:
         return "image"
-    return "patch" if how == "dot" and size == 2 else "no"
+    return "patch" if how == "dot" and size == 2 and not _sparse(shape) else "no"
+
+
+def _sparse(shape: Shape) -> bool:
+    """Return whether outputs are far apart, as strides leave them."""
+    return 2 * shape.out_height * shape.out_width <= shape.height * shape.width
 
 
 def _block(channels: int, smallest: int, largest: int) -> int:
@@ -135,16 +140,38 @@ def backward_data(
     if window == "no":
         return {**sizes, **NO_WINDOW}
     if window in ("patch", "strays"):
-        return {**sizes, "TW": 8, "WINDOW": window, "WB": 1, "WH": 16, "WW": 16, "TILES": 1}
+        return {**sizes, "TW": 8, "WINDOW": window, "WB": 1, "WH": 16, "WW": 16, "TILES": 1, "GATHER": "corners"}
     height, width = power_of_2(shape.height), power_of_2(shape.width)
     if how == "dot" and size == 2 and height * width <= 64:
         sizes |= {"BK": _block(channels.span, 16, 128), "num_warps": 8 if moves else 4}
     elif how == "dot" and height * width > 64:
         large = roomy if size == 2 else not moves
         sizes |= {"BM": 128, "num_warps": 8} if large and (moves or size == 4) else {"num_warps": 8 if moves else 4}
-    images = max(sizes["BM"] // (height * width), 1)
-    steps = math.ceil(images * shape.out_height * shape.out_width / sizes["BM"])
-    return {**sizes, "TW": 0, "WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
+    return {**sizes, **_image(shape, sizes["BM"])}
+
+
+def backward_columns(
+    shape: Shape, channels: Channels, size: int, window: str, moves: bool, roomy: bool
+) -> dict[str, Any]:
+    """Return the tiles of the same kernel where the samples' gradients are known: products are few, registers free."""
+    sizes = backward_data("dot", shape, channels, size, window, moves, roomy)
+    if size == 4 or window in ("patch", "strays"):
+        return sizes
+    sizes |= {"BM": 64, "BK": _block(channels.span, 16, 64), "num_warps": 4, "num_stages": 3}
+    if window == "no":  # corners are added in memory, which takes long: let many programs wait for it
+        return {**sizes, "BM": 16, "num_stages": 1}
+    if power_of_2(shape.height) * power_of_2(shape.width) > 64:
+        return {**sizes, **_image(shape, 64), "num_warps": 8}
+    return {**sizes, **_image(shape, 64), "GATHER": "window"}
+
+
+def _image(shape: Shape, BM: int) -> dict[str, Any]:
+    """Return the window of as many whole images as a tile has pixels for, or of one."""
+    height, width = power_of_2(shape.height), power_of_2(shape.width)
+    images = max(BM // (height * width), 1)
+    steps = math.ceil(images * shape.out_height * shape.out_width / BM)
+    window = {"WINDOW": "image", "WB": images, "WH": height, "WW": width, "TILES": steps}
+    return {"TW": 0, **window, "GATHER": "corners"}
 
 
 def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves: bool, roomy: bool) -> dict[str, Any]:
@@ -178,8 +205,10 @@ def images_by_columns(shape: Shape, channels: Channels, size: int) -> int:
     """Return for how many images at a time all samples, or their gradients, are kept; 0 where gathering is faster.
 
     That is so where channels are few; where one image's do not fit; where those that fit would leave the GPU idle.
+    Where outputs are far apart, what is gathered for one serves no other, and fewer channels are enough.
     """
-    if min(channels.ins, channels.outs) < (256 if size == 2 else 128):
+    enough = (64 if _sparse(shape) else 256) if size == 2 else 128
+    if min(channels.ins, channels.outs) < enough:
         return 0
     pixels = shape.out_height * shape.out_width
     images = min(_WORKSPACE // max(pixels * shape.samples * channels.ins, 1), shape.batch)

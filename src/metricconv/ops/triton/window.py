@@ -5,12 +5,15 @@ window is Σ_taps S g on the tensor cores; it is written once, where plain scatt
 A window of BW = WB·WH·WW pixels is either a patch of one image, around a patch of output pixels ("patch"), or WB whole
 images ("image"), whose gradient then needs no addition in memory at all. Few samples leave a patch's window; a second
 launch ("strays") adds those on their own, in the tiles where the first found any.
+
+Over small images gathering is such a product too: with the window's pixels X [BW, BK] held, the samples are Sᵀ X, and
+Q = g Xᵀ [BM, BW] is all that the places of samples have to be told of channels.
 """
 
 import triton
 import triton.language as tl
 
-from .geometry import add_product, fold, narrow, wide
+from .geometry import add_product, fold, narrow, one_each, wide
 
 
 @triton.jit
@@ -44,7 +47,8 @@ def window_weights(
     rounded to the product's dtype before they meet, which halves the work of building S. Samples go two by two, as the
     tensor cores take them: then each thread builds its own part of S, and none goes through shared memory.
     """
-    line, y = tl.arange(0, WB * WH), tl.where(inside, y, -2.0)  # where no line is near
+    line = tl.arange(0, WB * WH)
+    y, x = tl.where(inside, y, -2.0), tl.where(inside, x, -2.0)  # where no line is near
     rows = tl.join(hats(even(y), line % WH), hats(odd(y), line % WH))  # [WB·WH, BM / 2, 2]
     if MODULATED:
         rows *= tl.join(even(m), odd(m))[None, :, :]
@@ -58,9 +62,47 @@ def window_weights(
 
 
 @triton.jit
+def window_pull(
+    q,
+    y,
+    x,
+    image,
+    a,
+    b,
+    KIND: tl.constexpr,
+    MODULATED: tl.constexpr,
+    WB: tl.constexpr,
+    WH: tl.constexpr,
+    WW: tl.constexpr,
+):
+    """Return what samples' gradients say of their places as ``gradients.pull`` does, from Q [BM, BW]."""
+    node = tl.arange(0, WB * WH * WW)
+    hat_y, slope_y = hats_and_slopes(y, node // WW % WH)
+    hat_x, slope_x = hats_and_slopes(x, node % WW)
+    if WB > 1:
+        q = tl.where(image[:, None] == (node // (WH * WW))[None, :], q, 0.0)
+    if KIND == "ball" and not MODULATED:
+        along = one_each(tl.sum(q * ((a * slope_y) * hat_x + hat_y * (b * slope_x)), 1))
+        return along * a, along * b, along
+    else:
+        to_y = one_each(tl.sum(q * (slope_y * hat_x), 1))
+        to_x = one_each(tl.sum(q * (hat_y * slope_x), 1))
+        return to_y, to_x, one_each(tl.sum(q * (hat_y * hat_x), 1))
+
+
+@triton.jit
+def hats_and_slopes(places, nodes):
+    """Return the weights of nodes [n] at places [m] along an axis, and their derivatives: [m, n] each."""
+    ahead = nodes.to(tl.float32)[None, :] - places[:, None]
+    slope = tl.where(ahead > 0, 1.0, -1.0)
+    return tl.maximum(1 - tl.abs(ahead), 0.0), tl.where((ahead > -1) & (ahead <= 1), slope, 0.0)
+
+
+@triton.jit
 def hats(places, nodes):
-    """Return the weights of nodes [n] at places [m] along an axis: [n, m]."""
-    return tl.maximum(1 - tl.abs(places[None, :] - nodes[:, None].to(tl.float32)), 0.0)
+    """Return the weights of nodes [n] at places [m] along an axis: [n, m]; NaN at a place that is none."""
+    height = 1 - tl.abs(places[None, :] - nodes[:, None].to(tl.float32))
+    return tl.maximum(height, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
