@@ -128,29 +128,35 @@ def read_rounded(field, octets, nodes, weights, size, MODE: tl.constexpr):
 
 
 @triton.jit
-def spread(plane, grad_plane, nodes, weights, along_y, along_x, g, live, width, MODE: tl.constexpr):
-    """Add quads g [BM, 4] to their nodes by the weights; return Σ g ∂quad/∂y and Σ g ∂quad/∂x."""
-    at, to = tuples(plane, nodes, width, MODE, 4), tuples(grad_plane, nodes, width, MODE, 4)
-    dy, dx = tl.zeros_like(g), tl.zeros_like(g)
-    for corner in tl.static_range(4):
-        value = tl.load(at[corner])
-        dy += along_y[corner][:, None] * value
-        dx += along_x[corner][:, None] * value
-        tl.atomic_add(to[corner], weights[corner][:, None] * g, mask=live[:, None], sem="relaxed")
-    return tl.sum(g * dy, 1), tl.sum(g * dx, 1)
+def read_slopes(field, nodes, along_y, along_x, size, MODE: tl.constexpr):
+    """Return the derivatives of the three planes' quads along y, then along x: [BM, 4] each.
+
+    Asked for next to ``read``, which looks at the same nodes, so that these are loaded once.
+    """
+    plane, width = size[0] * size[1], size[1]
+    second, third = field + 4 * plane, field + 8 * plane
+    return (
+        gather(field, nodes, along_y, width, MODE, 4),
+        gather(second, nodes, along_y, width, MODE, 4),
+        gather(third, nodes, along_y, width, MODE, 4),
+        gather(field, nodes, along_x, width, MODE, 4),
+        gather(second, nodes, along_x, width, MODE, 4),
+        gather(third, nodes, along_x, width, MODE, 4),
+    )
 
 
 @triton.jit
-def read_adjoint(field, grad_field, nodes, weights, along_y, along_x, g, size, live, MODE: tl.constexpr):
+def read_adjoint(grad_field, nodes, weights, slopes, g, size, live, MODE: tl.constexpr):
     """Spread the gradients of a local tuple over the field; return what they say about the place."""
-    plane, width = size[0] * size[1], size[1]
-    quad = together(g[0], g[1], g[2], g[5])
-    y0, x0 = spread(field, grad_field, nodes, weights, along_y, along_x, quad, live, width, MODE)
-    quad, at = together(g[6], g[7], g[8], g[3]), 4 * plane
-    y1, x1 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live, width, MODE)
-    quad, at = together(g[9], g[10], g[11], g[4]), 8 * plane
-    y2, x2 = spread(field + at, grad_field + at, nodes, weights, along_y, along_x, quad, live, width, MODE)
-    return y0 + y1 + y2, x0 + x1 + x2
+    quads = (together(g[0], g[1], g[2], g[5]), together(g[6], g[7], g[8], g[3]), together(g[9], g[10], g[11], g[4]))
+    for number in tl.static_range(3):
+        to = tuples(grad_field + 4 * number * size[0] * size[1], nodes, size[1], MODE, 4)
+        for corner in tl.static_range(4):
+            share = weights[corner][:, None] * quads[number]
+            tl.atomic_add(to[corner], share, mask=live[:, None], sem="relaxed")
+    to_y = quads[0] * slopes[0] + quads[1] * slopes[1] + quads[2] * slopes[2]
+    to_x = quads[0] * slopes[3] + quads[1] * slopes[4] + quads[2] * slopes[5]
+    return tl.sum(to_y, 1), tl.sum(to_x, 1)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import triton.language as tl
 from .flow import (
     LEAST_NORM,
     LEAST_PIVOT,
+    apart,
     corners_of,
     flow,
     flow_adjoint,
@@ -18,7 +19,10 @@ from .flow import (
     read,
     read_adjoint,
     read_rounded,
+    read_slopes,
     reciprocal,
+    together,
+    tuple_at,
 )
 from .geometry import divide
 
@@ -210,7 +214,7 @@ def trace_backward_kernel(
     grad,  # [F, P, 2, H, W]
     field,
     grad_field,  # as field, zeros to be added to
-    states,  # [T, 8, programs of this launch, BM]: room for the states before each step
+    states,  # [T, 2, programs of this launch, BM, 4]: room for the states before each step
     vectors,
     first,
     sample,
@@ -237,17 +241,16 @@ def trace_backward_kernel(
     field += image * 12 * plane
     grad_field += image * 12 * plane
     grad += image * samples * 2 * size + pixel
-    apart = tl.num_programs(0) * BM
-    states += tl.program_id(0) * BM + tl.arange(0, BM)
+    room = tl.num_programs(0) * BM * 4  # of half the states of a step
+    states += tl.program_id(0) * BM * 4 + tuple_at(tl.arange(0, BM), 4)
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
     h = tl.load(vectors + 3 * ray + 2) * radius / steps
     origin = load_at(field, y * nodes[1] + x, plane)
     w0, w1, q0, q1 = start(origin, u0, u1, h)
     x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
     for t in range(steps):
-        before = (x0, x1, w0, w1, b0, b1, q0, q1)
-        for number in tl.static_range(8):
-            tl.store(states + (t * 8 + number) * apart, before[number])
+        tl.store(states + 2 * t * room, together(x0, x1, w0, w1))
+        tl.store(states + (2 * t + 1) * room, together(b0, b1, q0, q1))
         q0, q1, _ = unit(q0, q1)
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, _, _ = corners_of(at_y, at_x, nodes, last, MODE)
@@ -260,10 +263,8 @@ def trace_backward_kernel(
     gx0, gx1, gw0, gw1, gb0, gb1, gq0, gq1 = zero, zero, zero, zero, zero, zero, zero, zero
     for back in range(steps):
         t = steps - 1 - back
-        to = states + t * 8 * apart
-        x0, x1, w0, w1 = tl.load(to), tl.load(to + apart), tl.load(to + 2 * apart), tl.load(to + 3 * apart)
-        to += 4 * apart
-        b0, b1, q0, q1 = tl.load(to), tl.load(to + apart), tl.load(to + 2 * apart), tl.load(to + 3 * apart)
+        x0, x1, w0, w1 = apart(tl.load(states + 2 * t * room))
+        b0, b1, q0, q1 = apart(tl.load(states + (2 * t + 1) * room))
         gs0, gs1 = gx0 + gw0, gx1 + gw1  # of the stride
         for s in range(tl.load(first + ray * steps + t), tl.load(first + ray * steps + t + 1)):
             d = tl.load(fraction + s)
@@ -277,6 +278,7 @@ def trace_backward_kernel(
         at_y, at_x = midpoint(y, x, x0, x1, w0, w1, b0, b1, density)
         corners, weights, along_y, along_x = corners_of(at_y, at_x, nodes, last, MODE)
         local = read(field, corners, weights, nodes, MODE)
+        slopes = read_slopes(field, corners, along_y, along_x, nodes, MODE)
         M = inverse(local)
         _, _, f0, f1 = flow(local, M, q0, q1, 0.5 * h)
         late = flow_adjoint(local, M, q0 + f0, q1 + f1, h * gs0, h * gs1, h * gq0, h * gq1)
@@ -287,7 +289,7 @@ def trace_backward_kernel(
             late[5] + early[5], late[6] + early[6], late[7] + early[7], late[8] + early[8], late[9] + early[9],
             late[10] + early[10], late[11] + early[11],
         )  # fmt: skip
-        gy, gx = read_adjoint(field, grad_field, corners, weights, along_y, along_x, to_local, nodes, live, MODE)
+        gy, gx = read_adjoint(grad_field, corners, weights, slopes, to_local, nodes, live, MODE)
         gy, gx = gy * density[0], gx * density[1]
         gx0, gx1, gw0, gw1 = gx0 + gy, gx1 + gx, gw0 + 0.5 * gy, gw1 + 0.5 * gx
         gb0, gb1 = 0.25 * gy, 0.25 * gx
