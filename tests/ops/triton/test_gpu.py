@@ -25,6 +25,9 @@ REGIMES = {
     "many channels": Case(channels=(520, 24), size=(9, 8)),
     "wide, in two parts": Case(channels=(260, 272), size=(33, 31), batch=12, metric_groups=2, modulated=True),
     "wide, whole images": Case(channels=(256, 264), size=(8, 7), batch=40),
+    "wide, small images": Case(channels=(256, 264), size=(4, 3), batch=181, modulated=True),
+    "wide, far apart": Case(channels=(64, 72), size=(30, 32), stride=2, batch=40),
+    "wide, far apart, whole images": Case(channels=(72, 64), size=(15, 16), stride=2, batch=140, metric_groups=2),
     "depthwise": Case(channels=(24, 24), groups=24, metric_groups=2, size=(21, 59), modulated=True),
     "depthwise, whole images": Case(channels=(40, 40), groups=40, size=(7, 7), modulated=True),
     "depthwise, two of each": Case(channels=(6, 12), groups=6, size=(9, 8)),
@@ -61,7 +64,7 @@ def test_anything_of_anything(seed: int) -> None:
     check(dataclasses.replace(random_case(seed, 60), dtype=dtype), TOLERANCES[dtype], "cuda")
 
 
-@pytest.mark.parametrize("mode", ["border", "reflect", "circular"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["riemannian", "deformable", "shifted", "dilated", "grid"])
 def test_wide_layers_of_any_kind_past_any_border(kind: str, mode: str) -> None:
     case = dataclasses.replace(REGIMES["wide, whole images"], kind=kind, mode=mode, dtype=torch.float16)
