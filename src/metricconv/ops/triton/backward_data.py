@@ -111,8 +111,8 @@ def backward_data_kernel(
         window = tl.zeros([WB * WH * WW, BK], tl.float32)
     if GATHER == "window":
         pixels, counts = window_rows(first_image, first_y, first_x, shape, MODE, HUGE, WB, WH, WW)
-        where = x + (pixels * channels.ins)[:, None] + c[None, :]
-        held = tl.load(where, mask=counts[:, None] & in_span[None, :], other=0.0)  # [BW, BK]
+        held_at = x + (pixels * channels.ins)[:, None] + c[None, :]
+        held = tl.load(held_at, mask=counts[:, None] & in_span[None, :], other=0.0)  # [BW, BK]
 
     tiles = TILES
     if WINDOW == "strays":
