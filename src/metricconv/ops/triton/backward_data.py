@@ -15,6 +15,7 @@ from .geometry import (
     load_tap,
     offset,
     offset_gradient,
+    one_each,
     place,
     reference_cell,
     tile_pixels,
@@ -178,6 +179,8 @@ def backward_data_kernel(
             shares = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
             at_y = tl.clamp(centre_y + dy, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_y
             at_x = tl.clamp(centre_x + dx, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_x
+            if GATHER == "window" and KIND == "deformable":
+                at_y, at_x = one_each(at_y), one_each(at_x)
             inside = live
             if WINDOW == "patch" or WINDOW == "strays":
                 inside = (at_y >= 0) & (at_y < WH - 1) & (at_x >= 0) & (at_x < WW - 1)

@@ -93,9 +93,9 @@ def window_pull(
 @triton.jit
 def hats_and_slopes(places, nodes):
     """Return the weights of nodes [n] at places [m] along an axis, and their derivatives: [m, n] each."""
-    ahead = nodes.to(tl.float32)[None, :] - places[:, None]
-    slope = tl.where(ahead > 0, 1.0, -1.0)
-    return tl.maximum(1 - tl.abs(ahead), 0.0), tl.where((ahead > -1) & (ahead <= 1), slope, 0.0)
+    nodes, cells = nodes.to(tl.float32)[None, :], tl.floor(places)[:, None]
+    slopes = (nodes == cells + 1).to(tl.float32) - (nodes == cells).to(tl.float32)
+    return tl.maximum(1 - tl.abs(nodes - places[:, None]), 0.0), slopes
 
 
 @triton.jit
