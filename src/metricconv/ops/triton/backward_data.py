@@ -5,7 +5,6 @@ import triton.language as tl
 
 from .forward import product
 from .geometry import (
-    FARTHEST,
     axis_corners,
     blend,
     corner_rows,
@@ -13,6 +12,7 @@ from .geometry import (
     load_corners,
     load_parameters,
     load_tap,
+    not_too_far,
     offset,
     offset_gradient,
     one_each,
@@ -161,8 +161,8 @@ def backward_data_kernel(
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
             p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
-            y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y + dy, shape.height, MODE)
-            x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x + dx, shape.width, MODE)
+            y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.rest_y + dy, shape.height, MODE)
+            x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.rest_x + dx, shape.width, MODE)
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             m = tl.full([BM], 1.0, tl.float32)
             if MODULATED:
@@ -177,9 +177,9 @@ def backward_data_kernel(
                     HOW, PRECISION, HUGE, BM, BN, BK, STEPS,
                 )  # fmt: skip
             shares = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
-            at_y = tl.clamp(centre_y + dy, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_y
-            at_x = tl.clamp(centre_x + dx, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL) - first_x
-            if GATHER == "window" and KIND == "deformable":
+            at_y = centre_y - first_y + not_too_far(lattice.rest_y + dy)
+            at_x = centre_x - first_x + not_too_far(lattice.rest_x + dx)
+            if WINDOW == "image" and KIND == "deformable":  # loaded once, and not for every layout that S needs
                 at_y, at_x = one_each(at_y), one_each(at_x)
             inside = live
             if WINDOW == "patch" or WINDOW == "strays":

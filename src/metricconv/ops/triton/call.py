@@ -90,7 +90,8 @@ class Call:
     def lattice(self) -> Lattice:
         """Return the centres of outputs and the reference grid."""
         first = [-(k - 1) / 2 * s for k, s in zip(self.weight.shape[2:], self.spacing, strict=True)]
-        return Lattice(*map(float, (*self.stride, *self.grid.origin, *first, *self.spacing)))
+        whole = map(math.floor, self.grid.origin)
+        return Lattice(*self.stride, *whole, *map(float, (*self.grid.halves, *first, *self.spacing)))
 
     def huge(self) -> bool:
         """Return whether any tensor is so large that its indices need 64 bits."""

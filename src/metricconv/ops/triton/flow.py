@@ -37,7 +37,7 @@ def between(position, extent, last, MODE: tl.constexpr):
     the two are always neighbours.
     """
     if MODE == "circular":
-        return axis_corners(position, extent, MODE)
+        return axis_corners(0, position, extent, MODE)
     else:
         near = tl.minimum(tl.maximum(position, 0.0), last)
         low = tl.floor(near)

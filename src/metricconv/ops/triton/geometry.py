@@ -44,12 +44,17 @@ class Shape(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Output o is centred at o·stride + origin; cell (i, j) of the reference grid lies at first + (i, j)·step."""
+    """Output o is centred at o·stride + origin + rest; cell (i, j) of the reference grid lies at first + (i, j)·step.
 
-    stride_y: float
-    stride_x: float
-    origin_y: float
-    origin_x: float
+    Far from 0 a float32 has few fractions left: what is whole, and what remains of it, are kept apart.
+    """
+
+    stride_y: int
+    stride_x: int
+    origin_y: int
+    origin_x: int
+    rest_y: float
+    rest_x: float
     first_y: float
     first_x: float
     step_y: float
@@ -234,12 +239,19 @@ def fold(index, extent, MODE: tl.constexpr):
 
 
 @triton.jit
-def axis_corners(position, extent, MODE: tl.constexpr):
-    """Return the two lattice indices around a position along one axis, their weights and the weights' derivatives."""
+def not_too_far(position):
+    """Return a position that an integer can hold; NaN stays NaN."""
+    return tl.clamp(position, -FARTHEST, FARTHEST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def axis_corners(base, position, extent, MODE: tl.constexpr):
+    """Return the two lattice indices around a position along one axis, from ``base`` on; their weights; and these
+    weights' derivatives."""
     near = tl.minimum(tl.maximum(position, -FARTHEST), FARTHEST)
     low = tl.floor(near)
     up = tl.where(position == position, near - low, position)  # a NaN position stays NaN
-    index = low.to(tl.int32)
+    index = base + low.to(tl.int32)
     i0, counts0 = fold(index, extent, MODE)
     i1, counts1 = fold(index + 1, extent, MODE)
     moves = tl.where(near == position, 1.0, 0.0)  # a clamped position does not feel its parameters
