@@ -25,7 +25,8 @@ from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
 
 _BLOCK = 128
-# Bytes held at a time: displacements (or as many as the image takes, if that is more), states of a backward pass.
+# Bytes of displacements held at a time (or as many as the image takes, if that is more); of a backward pass's states,
+# twice as many: a launch then fills a GPU several times over.
 _CHUNK = 2**24
 _EVEN = 16  # programs of a launch are so many times a whole number: Triton compiles for that
 
@@ -260,7 +261,7 @@ def _compute_shoot_backward(
     block = _block(height * width, _BLOCK)
     numbers = {"steps": steps, "rays": len(vectors), **_rays(field, samples, radius, spacing, circular), **block}
     programs = fields * len(vectors) * triton.cdiv(height * width, block["BM"])
-    most = max(_CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
+    most = max(2 * _CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
     states = field.new_empty(min(most, programs) * steps * 8 * block["BM"])
     for program in range(0, programs, most):
         grid = (min(most, programs - program),)
