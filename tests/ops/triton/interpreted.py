@@ -128,6 +128,21 @@ def test_samples_kept_for_one_gradient_alone(needed: str, monkeypatch: pytest.Mo
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # of numpy, where a NaN becomes an index
+@pytest.mark.parametrize("kept", [0, 3])
+def test_nan_in_the_metric_of_one_image_leaves_the_others_alone(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "images_by_columns", lambda *args: kept)
+    monkeypatch.setattr(tiles, "window", lambda *args: "image")
+    case = Case(channels=(18, 20), size=(4, 3), kernel=(1, 3), batch=3, dtype=torch.float16)  # all in one window
+    tensors, run = case.make()
+    tensors["M"][1, :, :, 2, 1] = torch.nan
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    y = run(leaves, backend="triton")
+    of_input, of_metric = torch.autograd.grad(y, [leaves["input"], leaves["M"]], torch.ones_like(y))
+    for t in (y, of_input, of_metric):
+        assert t.flatten(1).isnan().any(1).tolist() == [False, True, False]
+
+
 def test_offsets_side_by_side_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, paired = [], call.Call.paired
     monkeypatch.setattr(call.Call, "paired", lambda self: seen.append(paired(self)) or seen[-1])

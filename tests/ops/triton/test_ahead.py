@@ -66,7 +66,13 @@ SMALL = {
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("many channels", "ieee"), ("samples kept", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("deterministic", "ieee")],
+    [
+        ("many channels", "ieee"),
+        ("samples kept", "ieee"),
+        ("float32", "ieee"),
+        ("float32", "tf32"),
+        ("deterministic", "ieee"),
+    ],
 )
 def test_kernels_fit_a_small_gpu(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "roomy", lambda device: False)

@@ -48,7 +48,8 @@ def window_weights(
     tensor cores take them: then each thread builds its own part of S, and none goes through shared memory.
     """
     line = tl.arange(0, WB * WH)
-    y, x = tl.where(inside, y, -2.0), tl.where(inside, x, -2.0)  # where no line is near
+    y = tl.where(inside, tl.where(x == x, y, x), -2.0)  # where no line is near; a NaN shows in an image's own rows
+    x = tl.where(inside & (x == x), x, -2.0)
     rows = tl.join(hats(even(y), line % WH), hats(odd(y), line % WH))  # [WB·WH, BM / 2, 2]
     if MODULATED:
         rows *= tl.join(even(m), odd(m))[None, :, :]
