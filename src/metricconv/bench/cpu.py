@@ -32,7 +32,7 @@ from .cases import (
     reference_conv,
     stencil,
 )
-from .correctness import TOLERANCE, worst_error
+from .correctness import TOLERANCE, errors
 from .rows import Row, Rows
 
 COLUMNS = [
@@ -100,7 +100,7 @@ def _gate(shape: Shape, contender: Contender) -> float:
     if contender.call is conv2d:
         return 0.0
     truth = geodesic_conv(STEPS, "reference") if "geodesic" in contender.name else reference_conv
-    return worst_error(contender, shape, "cpu", dataclasses.replace(contender, call=truth))
+    return max(errors(contender, shape, "cpu", dataclasses.replace(contender, call=truth)).values())
 
 
 def _calls(shape: Shape, contender: Contender) -> dict[str, Call]:

@@ -13,7 +13,7 @@ import torch
 from .._files import versions
 from . import first, training
 from .cases import SHAPES, Contender, Shape, calls, contenders
-from .correctness import TF32_TOLERANCE, TOLERANCE, worst_error
+from .correctness import TF32_TOLERANCE, TOLERANCE, errors
 from .rows import Row, Rows
 from .timing import Timing, measure
 
@@ -148,7 +148,7 @@ def _worst(shape: Shape, contender: Contender, tf32: bool) -> float:
     before = torch.backends.cuda.matmul.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        return worst_error(contender, shape, "cuda")
+        return max(errors(contender, shape, "cuda").values())
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
