@@ -53,6 +53,8 @@ WAYS = {
     "bands of geodesics": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
     "geodesics in groups": Case(kind="geodesic", channels=(16, 16), groups=2, metric_groups=2, modulated=True),
     "geodesics, strided": Case(kind="geodesic", size=(9, 8), stride=(1, 2), kernel=(5, 3), padding=(2, 1)),
+    "a long way from the first pixel": Case(kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 2), batch=1),
+    "a long way, folded": Case(mode="reflect", channels=(18, 20), size=(1, 9000), kernel=(1, 3), batch=1),
     "no bias": Case(biased=False),
     "strides and dilation": Case(size=(15, 14), stride=(2, 1), dilation=(1, 2), padding=2),
     "constant": Case(constant=True),

@@ -41,16 +41,18 @@ RADIUS, NUMBER, DIRECTION, LENGTH = range(3, 7)
 
 
 class Geometry(NamedTuple):
-    """What all pixels share: sizes, the output's centres o·stride + origin, and what is done with far positions.
+    """What all pixels share: sizes, the output's centres o·stride + origin + half, what is done with far positions.
 
-    They are brought onto the ring, or fold back into the image; folding, a mirror along some axes.
+    They are brought onto the ring, or fold back into the image; folding, a mirror along some axes. A centre's whole
+    pixels are kept apart from its half, and positions are counted from there: far from 0 they would lose fractions.
     """
 
     size: tuple[int, ...]  # three of each
     pitch: tuple[int, ...]  # from an address to the next along each axis, in the image with its ring
     out: tuple[int, ...]
-    stride: tuple[float, ...]
-    origin: tuple[float, ...]
+    stride: tuple[int, ...]
+    origin: tuple[int, ...]
+    half: tuple[float, ...]
     first: int  # the first axis that there is
     kind: int
     folds: bool
@@ -63,8 +65,8 @@ class Geometry(NamedTuple):
 def make_strip(geometry, like):
     """Return room for what is known of a strip's pixels; rows may be longer than the strip.
 
-    centre [3, n], in the image with its ring; pixel [2, n], row and column in the output; along [3, n], for a ball 1/F,
-    √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; and their paths.
+    centre [3, n], whole pixels, in the image with its ring; pixel [2, n], row and column in the output; along [3, n],
+    for a ball 1/F, √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; and their paths.
     """
     shape = (3, STRIP)
     paths = geodesics.make_paths(geometry.flow, like)
@@ -142,14 +144,17 @@ def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
 
 @inlined
 def offset_of(geometry, taps, t, axis):
-    """Return a tap's offset along an axis, as a constant, a factor, and the row of the array that this multiplies."""
+    """Return where a tap looks along an axis, from a centre's whole pixels on.
+
+    As a constant, a factor, and the row of the array that this multiplies.
+    """
     a, zero, one = taps[t, axis], taps.dtype.type(0), taps.dtype.type(1)
-    row = row_of(geometry.kind, taps[t, NUMBER], geometry.first, axis)
+    half, row = taps.dtype.type(geometry.half[axis]), row_of(geometry.kind, taps[t, NUMBER], geometry.first, axis)
     if geometry.kind == BALL:
-        return zero, taps[t, RADIUS] * a, row
+        return half, taps[t, RADIUS] * a, row
     if geometry.kind == DILATED:
-        return zero, a, row
-    return zero if geometry.kind == GEODESIC else a, zero if geometry.kind == GRID else one, row
+        return half, a, row
+    return half if geometry.kind == GEODESIC else half + a, zero if geometry.kind == GRID else one, row
 
 
 @inlined
@@ -163,16 +168,19 @@ def row_of(kind, number, first, axis):
 
 
 @inlined
-def onto_ring(p, size):
+def onto_ring(centre, p, size):
     """Bring a position along one axis onto the ring, beyond which all is as on it: return the cell, the weight there.
 
-    Positions count from the ring's first pixel on. NaN becomes a cell like any other, and stays NaN in the weight.
+    Positions count from the centre on, cells from the ring's first pixel on. NaN becomes a cell like any other, and
+    stays NaN in the weight.
     """
     real = type(p)
-    inside = real(0) if p < real(0) else p
-    inside = real(size + 1) if inside > real(size + 1) else inside
-    cell = np.int32(inside if inside < real(size) else real(size))
-    return cell, inside - real(cell)
+    last = real(size) - centre  # the last cell
+    inside = -centre if p < -centre else p
+    cell = np.floor(inside)
+    cell = cell if cell < last else last
+    weight = inside - cell
+    return np.int32(centre + cell), real(1) if weight > real(1) else weight
 
 
 @inlined
@@ -182,8 +190,8 @@ def clamp_plane(geometry, taps, t, centre, along, skip, address, up, n):
     constant_y, factor_y, row_y = offset_of(geometry, taps, t, 1)
     constant_x, factor_x, row_x = offset_of(geometry, taps, t, 2)
     for i in range(n):
-        y, up[1, i] = onto_ring(centre[1, i] + (constant_y + factor_y * along[row_y, skip + i]), height)
-        x, up[2, i] = onto_ring(centre[2, i] + (constant_x + factor_x * along[row_x, skip + i]), width)
+        y, up[1, i] = onto_ring(centre[1, i], constant_y + factor_y * along[row_y, skip + i], height)
+        x, up[2, i] = onto_ring(centre[2, i], constant_x + factor_x * along[row_x, skip + i], width)
         address[i] = y * pitch + x
 
 
@@ -193,7 +201,7 @@ def clamp(geometry, taps, t, centre, axis, along, skip, address, up, n):
     size, pitch = geometry.size[axis], np.int32(geometry.pitch[axis])
     constant, factor, row = offset_of(geometry, taps, t, axis)
     for i in range(n):
-        cell, up[axis, i] = onto_ring(centre[axis, i] + (constant + factor * along[row, skip + i]), size)
+        cell, up[axis, i] = onto_ring(centre[axis, i], constant + factor * along[row, skip + i], size)
         address[i] += cell * pitch
 
 
@@ -219,11 +227,12 @@ def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
     turn = real(size - 1) if mirrors else period  # from here on the mirror image
     inverse = one / period
     for i in range(n):
-        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        p = constant + factor * along[row, skip + i]
         near = p if p > -farthest else -farthest
         near = near if near < farthest else farthest
         low = np.floor(near)
         fraction = near - low
+        low += centre[axis, i]
         folded = low - one - period * np.floor((low - one) * inverse)
         folded = folded + period if folded < zero else folded  # where the quotient was rounded
         folded = folded - period if folded >= period else folded
