@@ -33,6 +33,13 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_output_that_is_no_folder_is_said_before_anything_is_timed(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["--output", str(tmp_path / "file"), "--device", "cpu"])
+    assert "must be a folder" in capsys.readouterr().err and (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to compile for")
 def test_first_calls_are_made_in_other_processes_and_their_failures_are_said(capsys):
     gpu._compile_ahead([(SHAPES[0], contender) for contender in contenders(SHAPES[0])], [])

@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m metricconv.b
     parser.add_argument("--eager", action="store_true", help="time eager calls too, launch overhead included")
     parser.add_argument("--device", choices=["cuda", "cpu"], help="whose engine to time; the GPU's, if there is one")
     options = parser.parse_args(arguments)
+    if options.output.exists() and not options.output.is_dir():
+        parser.error(f"--output (={str(options.output)!r}) must be a folder, and is none")
     if options.device == "cpu" or (options.device is None and not torch.cuda.is_available()):
         missing = absence()
         if missing is not None:
