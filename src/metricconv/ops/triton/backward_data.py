@@ -161,8 +161,8 @@ def backward_data_kernel(
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
             p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
-            y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.rest_y + dy, shape.height, MODE)
-            x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.rest_x + dx, shape.width, MODE)
+            y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
+            x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             m = tl.full([BM], 1.0, tl.float32)
             if MODULATED:
@@ -177,8 +177,8 @@ def backward_data_kernel(
                     HOW, PRECISION, HUGE, BM, BN, BK, STEPS,
                 )  # fmt: skip
             shares = (m * wy0 * wx0, m * wy0 * wx1, m * wy1 * wx0, m * wy1 * wx1)
-            at_y = centre_y - first_y + not_too_far(lattice.rest_y + dy)
-            at_x = centre_x - first_x + not_too_far(lattice.rest_x + dx)
+            at_y = centre_y - first_y + not_too_far(lattice.half_y + dy)
+            at_x = centre_x - first_x + not_too_far(lattice.half_x + dx)
             if WINDOW == "image" and KIND == "deformable":  # loaded once, and not for every layout that S needs
                 at_y, at_x = one_each(at_y), one_each(at_x)
             inside = live
@@ -197,7 +197,6 @@ def backward_data_kernel(
                 if SCATTER != "no":
                     window = product(s, g.to(x.dtype.element_ty), window, PRECISION)
 
-            weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
             if GATHER == "corners" and (MOVES != "no" or KEEP):
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
             if KEEP:
@@ -213,6 +212,7 @@ def backward_data_kernel(
                     within = image - first_image
                     to_y, to_x, to_m = window_pull(q, at_y, at_x, within, a, b, KIND, MODULATED, WB, WH, WW)
                 else:
+                    weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
                     to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
                 to_y, to_x = m * to_y, m * to_x
                 if KIND == "deformable":

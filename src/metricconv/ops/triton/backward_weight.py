@@ -114,8 +114,8 @@ def backward_weight_kernel(
         start = image_start(image, shape, channels.ins, HUGE)
         centre_y = row * lattice.stride_y + lattice.origin_y
         centre_x = column * lattice.stride_x + lattice.origin_x
-        y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.rest_y + dy, shape.height, MODE)
-        x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.rest_x + dx, shape.width, MODE)
+        y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
+        x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
         m = tl.full([BM], 1.0, tl.float32)
         if MODULATED:
             at = place(image, metric, row, column, modulation_strides, HUGE) + wide(tap, HUGE) * modulation_strides.n

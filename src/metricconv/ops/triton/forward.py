@@ -139,8 +139,8 @@ def forward_kernel(
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
             p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
-            y0, y1, wy0, wy1, _, _ = axis_corners(centre_y, lattice.rest_y + dy, shape.height, MODE)
-            x0, x1, wx0, wx1, _, _ = axis_corners(centre_x, lattice.rest_x + dx, shape.width, MODE)
+            y0, y1, wy0, wy1, _, _ = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
+            x0, x1, wx0, wx1, _, _ = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
             if MODULATED:
                 m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
                 wy0, wy1 = wy0 * m, wy1 * m

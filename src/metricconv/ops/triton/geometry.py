@@ -44,17 +44,17 @@ class Shape(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Output o is centred at o·stride + origin + rest; cell (i, j) of the reference grid lies at first + (i, j)·step.
+    """Output o is centred at o·stride + origin + half; cell (i, j) of the reference grid lies at first + (i, j)·step.
 
-    Far from 0 a float32 has few fractions left: what is whole, and what remains of it, are kept apart.
+    Far from 0 a float32 has few fractions left: a centre's whole pixels are kept apart from its half.
     """
 
     stride_y: int
     stride_x: int
     origin_y: int
     origin_x: int
-    rest_y: float
-    rest_x: float
+    half_y: float
+    half_x: float
     first_y: float
     first_x: float
     step_y: float
@@ -246,8 +246,7 @@ def not_too_far(position):
 
 @triton.jit
 def axis_corners(base, position, extent, MODE: tl.constexpr):
-    """Return the two lattice indices around a position along one axis, from ``base`` on; their weights; and these
-    weights' derivatives."""
+    """Return the two lattice indices around base + position along one axis, their weights and these' derivatives."""
     near = tl.minimum(tl.maximum(position, -FARTHEST), FARTHEST)
     low = tl.floor(near)
     up = tl.where(position == position, near - low, position)  # a NaN position stays NaN
