@@ -36,6 +36,9 @@ class _Caught:
     def __getitem__(self, grid: Any) -> Any:
         return lambda **arguments: self.launches.append((self.kernel, arguments))
 
+    def warmup(self, **arguments: Any) -> None:
+        """Compile nothing: the launch itself will be caught."""
+
 
 @contextmanager
 def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:

@@ -19,7 +19,7 @@ from ...supports import GeodesicBall
 from ...supports.geodesic import Rays
 from .call import as_multiplication
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
-from .launcher import constants, launch_of, on_device
+from .launcher import Launch, constants, launch_of, on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
 from .trace import trace_backward_kernel, trace_kernel
@@ -68,6 +68,11 @@ def displacements(ball: GeodesicBall, plan: Plan, dtype: torch.dtype) -> Tensor:
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in metric.tensors().values())
     rounded = dtype == torch.bfloat16 and not learns
     table, spacing = (plan.vectors, plan.first, plan.sample, plan.fraction), [float(s) for s in ball.stride]
+    if learns and M.numel() and not torch.compiler.is_compiling():
+        rays = (len(plan.vectors), len(plan.samples), ball.steps, ball.radius)
+        launches, _ = _plan_backward(M, *rays, spacing, circular)
+        for launch in launches[:1]:
+            launch.ahead(grad=M, field=M, grad_field=M, states=M, **_named(table))
     numbers = (len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular, ball.smooth > 0, rounded)
     return shoot(M, omega, *table, *numbers).unflatten(0, (metric.batch, metric.groups))
 
@@ -155,52 +160,52 @@ def _derive(
 ) -> Field:
     """Return the field of M (F, 3, H, W) and ω (F, 2, H, W)."""
     M, omega = _by_planes(M), None if omega is None else _by_planes(omega)
-    fields, _, height, width = M.shape
-    nodes = (height, width) if circular else (height + 2, width + 2)
+    fields, _, *size = M.shape
+    nodes = _nodes(size, circular)
     field = Field(
         M.new_empty((fields, 1 if rounded else 3, *nodes, 4)),
         M.new_empty((fields, *nodes, 8), dtype=torch.bfloat16) if rounded else None,
     )
     strides = {"M_stride": M.stride(0), "omega_stride": 0 if omega is None else omega.stride(0)}
-    numbers = _derivatives(field.quads, spacing, circular)
+    grid, numbers = _over_nodes(fields, size, circular), _derivatives(size, spacing, circular)
     how = {"DRIFT": omega is not None, "SMOOTH": smoothed, "ROUNDED": rounded}
-    launch = launch_of(derive_kernel, _nodes(field.quads), **strides, **how, **numbers)
+    launch = launch_of(derive_kernel, grid, **strides, **how, **numbers)
     with on_device(M):
         launch(M=M, omega=omega, field=field.quads, octets=field.octets)
     return field
 
 
-def _derive_adjoint(grad: Tensor, count: int, spacing: Sequence[float], circular: bool) -> Tensor:
-    """Return what gradients of a field (F, 3, *nodes, 4) say about M and ω: (F, 3 or 5, H, W)."""
-    numbers = grad.new_zeros((grad.shape[0], count, *_pixels(grad, circular)))
-    launch = launch_of(derive_adjoint_kernel, _nodes(grad), DRIFT=count == 5, **_derivatives(grad, spacing, circular))
+def _derive_adjoint(grad: Tensor, into: Tensor, spacing: Sequence[float], circular: bool) -> None:
+    """Add what gradients of a field (F, 3, *nodes, 4) say about M and ω to (F, 3 or 5, H, W)."""
+    fields, count, *size = into.shape
+    grid, numbers = _over_nodes(fields, size, circular), _derivatives(size, spacing, circular)
+    launch = launch_of(derive_adjoint_kernel, grid, DRIFT=count == 5, **numbers)
     with on_device(grad):
-        launch(source=numbers, field=grad)
-    return numbers
+        launch(source=into, field=grad)
 
 
-def _nodes(field: Tensor) -> tuple[int, int]:
+def _over_nodes(fields: int, size: Sequence[int], circular: bool) -> tuple[int, int]:
     """Return the grid of a kernel over all nodes."""
-    return triton.cdiv(field.shape[2] * field.shape[3], _BLOCK), len(field)
+    return triton.cdiv(math.prod(_nodes(size, circular)), _BLOCK), fields
 
 
-def _derivatives(field: Tensor, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
+def _nodes(size: Sequence[int], circular: bool) -> tuple[int, int]:
+    """Return the size of a field: an image's own, and a margin."""
+    margin = 0 if circular else 2
+    return size[0] + margin, size[1] + margin
+
+
+def _derivatives(size: Sequence[int], spacing: Sequence[float], circular: bool) -> dict[str, Any]:
     """Return the arguments that both kernels take."""
-    height, width = _pixels(field, circular)
     return {
-        "height": height,
-        "width": width,
+        "height": size[0],
+        "width": size[1],
         "scale_y": 0.5 / spacing[0],
         "scale_x": 0.5 / spacing[1],
         "MARGIN": int(not circular),
         **_mode(circular),
         "BLOCK": _BLOCK,
     }
-
-
-def _pixels(field: Tensor, circular: bool) -> tuple[int, int]:
-    margin = 0 if circular else 2
-    return field.shape[2] - margin, field.shape[3] - margin
 
 
 def _shoot(
@@ -226,11 +231,10 @@ def _shoot(
         quads, octets = _derive(M, omega, spacing, circular, smoothed, rounded)
         block = _block(height * width, 2 * _BLOCK)
         grid = (triton.cdiv(height * width, block["BM"]), len(vectors), fields)
-        numbers = _rays(quads, samples, radius, spacing, circular) | block
+        numbers = _rays((height, width), samples, radius, spacing, circular) | block
         launch = launch_of(trace_kernel, grid, STEPS=steps, ROUNDED=rounded, PLAIN=plain, **numbers)
-        table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
         with on_device(M):
-            launch(field=quads, octets=octets, out=out, **table)
+            launch(field=quads, octets=octets, out=out, **_named((vectors, first, sample, fraction)))
     return out.permute(0, 1, 4, 2, 3)
 
 
@@ -252,24 +256,39 @@ def _compute_shoot_backward(
 ) -> Tensor:
     """Return the gradients of M and ω, (F, 3 or 5, H, W): rays are shot again, then walked backwards."""
     fields, _, height, width = M.shape
-    count = 3 if omega is None else 5
+    to_metric = M.new_zeros((fields, 3 if omega is None else 5, height, width))
     if not grad.numel() or not len(vectors):
-        return M.new_zeros((fields, count, height, width))
+        return to_metric
     field, _ = _derive(M, omega, spacing, circular, smoothed, rounded=False)
     sums, grad = torch.zeros_like(field), grad.contiguous()
-    table = {"vectors": vectors, "first": first, "sample": sample, "fraction": fraction}
-    block = _block(height * width, _BLOCK)
-    numbers = {"steps": steps, "rays": len(vectors), **_rays(field, samples, radius, spacing, circular), **block}
-    programs = fields * len(vectors) * triton.cdiv(height * width, block["BM"])
-    most = max(2 * _CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
-    states = field.new_empty(min(most, programs) * steps * 8 * block["BM"])
-    for program in range(0, programs, most):
-        grid = (min(most, programs - program),)
-        launch = launch_of(trace_backward_kernel, grid, first_program=program, **numbers)
-        with on_device(field):
-            launch(grad=grad, field=field, grad_field=sums, states=states, **table)
-    to_metric = _derive_adjoint(sums, count, spacing, circular)
+    launches, room = _plan_backward(M, len(vectors), samples, steps, radius, spacing, circular)
+    tensors = {"grad": grad, "field": field, "grad_field": sums, "states": field.new_empty(room)}
+    with on_device(field):
+        for launch in launches:
+            launch(**tensors, **_named((vectors, first, sample, fraction)))
+    _derive_adjoint(sums, to_metric, spacing, circular)
     return _compute_smooth_adjoint(to_metric, circular) if smoothed else to_metric
+
+
+def _plan_backward(
+    M: Tensor, rays: int, samples: int, steps: int, radius: float, spacing: Sequence[float], circular: bool
+) -> tuple[list[Launch], int]:
+    """Return the launches that walk backwards along all rays, one after the other, and how many numbers they keep."""
+    fields, _, height, width = M.shape
+    block = _block(height * width, _BLOCK)
+    numbers = {"steps": steps, "rays": rays, **_rays((height, width), samples, radius, spacing, circular), **block}
+    programs = fields * rays * triton.cdiv(height * width, block["BM"])
+    most = max(2 * _CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
+    launches = [
+        launch_of(trace_backward_kernel, (min(most, programs - first),), first_program=first, **numbers)
+        for first in range(0, programs, most)
+    ]
+    return launches, min(most, programs) * steps * 8 * block["BM"]
+
+
+def _named(table: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Return a plan's tensors by the kernels' names."""
+    return dict(zip(("vectors", "first", "sample", "fraction"), table, strict=True))
 
 
 def _block(pixels: int, most: int) -> dict[str, int]:
@@ -278,12 +297,13 @@ def _block(pixels: int, most: int) -> dict[str, int]:
     return {"BM": block, "num_warps": min(block // 32, 4)}
 
 
-def _rays(field: Tensor, samples: int, radius: float, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
+def _rays(size: Sequence[int], samples: int, radius: float, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
     """Return the numbers that both kernels take."""
+    nodes = _nodes(size, circular)
     return {
-        "shape": (*_pixels(field, circular), *as_multiplication(_pixels(field, circular)[1])),
-        "nodes": tuple(field.shape[2:4]),
-        "last": tuple((n - 1) * (1 - 2**-23) for n in field.shape[2:4]),
+        "shape": (*size, *as_multiplication(size[1])),
+        "nodes": nodes,
+        "last": tuple((n - 1) * (1 - 2**-23) for n in nodes),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
         "radius": radius,

@@ -3,12 +3,16 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 Constants = TypeVar("Constants")
+
+# Where kernels are compiled that will be called later: Triton's passes leave Python's lock to others.
+_compilers = ThreadPoolExecutor(thread_name_prefix="metricconv-compile")
 
 
 class Launch:
@@ -26,6 +30,20 @@ class Launch:
     def __init__(self, kernel: Any, grid: Sequence[int], **numbers: Any) -> None:
         self.kernel, self.grid, self.numbers = kernel, tuple(grid), numbers
         self.compiled: dict[tuple[Any, ...], Any] = {}
+        self.compiling: Future[None] | None = None
+
+    def ahead(self, **alike: Tensor) -> None:
+        """Begin to compile, in another thread, for aligned tensors typed as these; the first call waits for it."""
+        if self.compiled or self.compiling is not None:
+            return
+        from triton.runtime import MockTensor
+
+        def compile_now(device: torch.cuda.device, tensors: dict[str, Any]) -> None:
+            with device:
+                self.kernel.warmup(grid=self.grid, **tensors, **self.numbers)
+
+        device = on_device(next(iter(alike.values())))
+        self.compiling = _compilers.submit(compile_now, device, {n: MockTensor(t.dtype) for n, t in alike.items()})
 
     def __call__(self, **tensors: Tensor | None) -> None:
         """Launch with these tensors, all of the kernel's, on the current device."""
@@ -38,6 +56,8 @@ class Launch:
                 arguments[place] = tensor
             call(*arguments)
             return
+        if self.compiling is not None:
+            self.compiling.exception()  # what failed there fails here again, where it is seen
         kernel = self.kernel[self.grid](**tensors, **self.numbers)
         if kernel is not None:  # Triton's interpreter compiles nothing
             names = list(inspect.signature(self.kernel.fn).parameters)
