@@ -232,7 +232,7 @@ def _shoot(
         block = _block(height * width, 2 * _BLOCK)
         grid = (triton.cdiv(height * width, block["BM"]), len(vectors), fields)
         numbers = _rays((height, width), samples, radius, spacing, circular) | block
-        launch = launch_of(trace_kernel, grid, STEPS=steps, ROUNDED=rounded, PLAIN=plain, **numbers)
+        launch = launch_of(trace_kernel, grid, steps=steps, ROUNDED=rounded, PLAIN=plain, **numbers)
         with on_device(M):
             launch(field=quads, octets=octets, out=out, **_named((vectors, first, sample, fraction)))
     return out.permute(0, 1, 4, 2, 3)
