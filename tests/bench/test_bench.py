@@ -112,6 +112,9 @@ def test_table_and_plot_come_from_the_csv(tmp_path):
         _row("cudnn conv2d", "(1,2,3,4) k3", "dense", "bfloat16", mode, "graph", Timing(0.5, 1.0, 2.0, 3.0)) | versions
         for mode in ("fwd", "fwd+bwd")
     ]
+    other = [row | {"shape": "(5,6,7,8) k3"} for row in rows[:2]]
+    rows[2:2] = [other[0], other[1] | {"shape": "iteration", "regime": "training"}]
+    rows.append(other[1])  # shapes and regimes measured in two parts
     rows.append(_row("broken", "(1,2,3,4) k3", "dense", "float32", "check", "", None, "0.5 is too large") | versions)
     path = tmp_path / "gpu.csv"
     with path.open("w", newline="") as file:
@@ -121,6 +124,7 @@ def test_table_and_plot_come_from_the_csv(tmp_path):
     report.write(path)
     text = (tmp_path / "gpu.md").read_text()
     assert "| cudnn conv2d | bfloat16 | 1.000 (0.50×) | 1.000 (0.50×) | 3.0 |" in text
+    assert text.index("| (1,2,3,4) k3 | cudnn conv2d |") < text.index("| (5,6,7,8) k3 |") < text.index("| iteration,")
     assert "broken float32 on (1,2,3,4) k3: 0.5 is too large" in text
     assert (tmp_path / "gpu.png").stat().st_size > 5000
 

@@ -1,6 +1,7 @@
 """A Markdown table and a plot from a benchmark CSV."""
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from .._files import read_table, writing
@@ -30,7 +31,7 @@ def table(rows: list[Row]) -> str:
     """Return, by shape, the median of every contender and how many times slower it is than the metric convolution."""
     lines = ["| shape | op | dtype | fwd ms | fwd+bwd ms | peak MB (fwd+bwd) |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, str, str], dict[str, Row]] = {}
-    for row in sorted(rows, key=lambda row: row["regime"] == "training" and row["timing"] == "eager"):
+    for row in sorted(rows, key=_place(rows)):
         shape = f"{row['shape']}, {row['timing']}" if row["regime"] == "training" else row["shape"]
         if row["timing"]:
             groups.setdefault((shape, row["op"], row["dtype"]), {}).setdefault(row["mode"], row)
@@ -51,6 +52,17 @@ def table(rows: list[Row]) -> str:
     return "\n".join([head, *lines, *notes]) + "\n"
 
 
+def _place(rows: list[Row]) -> Callable[[Row], tuple[int, int, bool]]:
+    """Return where a row belongs: a benchmark in parts adds rows to regimes and shapes that have some already."""
+    regimes, shapes = (list(dict.fromkeys(row[name] for row in rows)) for name in ("regime", "shape"))
+
+    def place(row: Row) -> tuple[int, int, bool]:
+        eager = row["regime"] == "training" and row["timing"] == "eager"
+        return regimes.index(row["regime"]), shapes.index(row["shape"]), eager
+
+    return place
+
+
 def cell(row: Row | None, ours: Row | None, digits: int = 3) -> str:
     """Return a median, and how many times that of another row it is."""
     if row is None:
@@ -63,7 +75,7 @@ def plot(rows: list[Row], path: Path) -> None:
     """Draw the median time of the main contenders by shape, forward and forward + backward, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
-    rows = [r for r in rows if r["regime"] != REGIME]
+    rows = sorted((r for r in rows if r["regime"] != REGIME), key=_place(rows))
     shapes = list(dict.fromkeys(r["shape"] for r in rows if r["mode"] == "fwd+bwd"))
     figure = Figure(figsize=(11, 1.2 + 0.32 * len(shapes)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
