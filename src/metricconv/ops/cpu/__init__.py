@@ -1,4 +1,4 @@
-"""The fast CPU engine: every support, forward and backward, compiled by numba on the first call.
+"""The fast CPU engine: every support but the heat flow's, forward and backward, compiled by numba on the first call.
 
 float32 and float64 are computed as they are, half precision in float32 and rounded at the end, as by the reference.
 Results do not depend on the number of threads, which is torch's. Geodesic balls of volumes, and what asks for more than
