@@ -21,8 +21,8 @@ def main(folder="outputs/examples", size=192, samples=11):
     edge = partial(mc.metrics.edge_metric, iota=0.01, alpha=20, scale=1)
     images = {
         "noisy": noisy,
-        "box": mc.filters.box_filter(noisy, samples),
-        "small box": mc.filters.box_filter(noisy, 3),
+        f"box {samples} × {samples}": mc.filters.box_filter(noisy, samples),
+        "box 3 × 3": mc.filters.box_filter(noisy, 3),
         "tangent balls": mc.filters.tangent_filter(noisy, samples, metric=gradient),
         "geodesic balls": mc.filters.geodesic_filter(noisy, samples, metric=edge),
     }

@@ -32,17 +32,18 @@ def main(folder="outputs/examples", steps=200, count=32):
         loss.backward()
         optimiser.step()
 
-    image = torch.cat(list(textures[:, :64, :64]), dim=1)[None, None]  # side by side
-    with torch.no_grad(), mc.nn.record_supports(net.eval()) as seen:
-        net(image)
-
-    figure, axes = plt.subplots(len(seen), 1, figsize=(8, 8.6), layout="constrained")
-    points = [(y, x) for y in range(8, 64, 16) for x in range(8, 192, 16)]
-    for ax, (name, support) in zip(axes, seen.items(), strict=True):
-        viz.plot_unit_balls(support.metric, image, points, axes=ax).set_title(f"layer {name} on {', '.join(names)}")
+    figure, axes = plt.subplots(3, len(names), figsize=(8, 8.6), layout="constrained")
+    points = [(y, x) for y in (11, 32, 53) for x in (11, 32, 53)]
+    anisotropy = {}
+    for n, image in enumerate(textures[:, None, None, :64, :64]):
+        with torch.no_grad(), mc.nn.record_supports(net.eval()) as seen:
+            net(image)
+        for ax, (name, support) in zip(axes[:, n], seen.items(), strict=True):
+            viz.plot_unit_balls(support, image + 0.5, points, axes=ax).set_title(f"layer {name} on {names[n]}")
+            anisotropy[name] = max(anisotropy.get(name, 1.0), float(support.metric.anisotropy.max()))
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "where_it_looks.png")
-    return {name: float(support.metric.anisotropy.max()) for name, support in seen.items()}
+    return anisotropy
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import metricconv as mc
 from metricconv.convert import plan_conversion
@@ -109,6 +110,41 @@ def test_a_layer_used_twice_stays_shared():
     conv = nn.Conv2d(3, 3, 3, padding=1)
     converted = mc.convert(nn.Sequential(conv, nn.ReLU(), conv))
     assert converted[0] is converted[2] and isinstance(converted[0], MetricConv2d)
+
+
+class Siamese(nn.Module):
+    """An encoder and a decoder that share their first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Conv2d(3, 3, 3, padding=1)
+        self.encoder = nn.Sequential(shared, nn.Conv2d(3, 3, 3))
+        self.decoder = nn.Sequential(shared, nn.Conv2d(3, 3, 3))
+
+
+@pytest.mark.parametrize("select", ["decoder.*", lambda name, conv: name.startswith("decoder")])
+def test_a_shared_layer_is_chosen_by_any_of_its_names_and_reported_once(select):
+    lines: list[str] = []
+    converted = mc.convert(Siamese(), select, report=lines.append)
+    assert [line.split(":")[0] for line in lines] == ["decoder.0", "decoder.1"]
+    assert converted.encoder[0] is converted.decoder[0] and isinstance(converted.decoder[0], MetricConv2d)
+    assert [name for name, _ in adaptive_layers(converted)] == ["encoder.0", "decoder.1"]
+    assert [c.name for c in plan_conversion(Siamese())] == ["encoder.0", "encoder.1", "decoder.1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize(
+    "hooked", [nn.utils.weight_norm, lambda conv: prune.l1_unstructured(conv, "weight", 0.5)], ids=["norm", "pruned"]
+)
+def test_a_network_that_torch_cannot_copy_is_converted_in_place(hooked):
+    model = nn.Sequential(hooked(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
+    x = torch.randn(1, 3, 9, 9)
+    expected = model(x)
+    with pytest.raises(ValueError, match=r"`model` cannot be copied \(Only Tensors .*\): `inplace=True` converts it"):
+        mc.convert(model)
+    assert mc.convert(model, inplace=True) is model
+    assert [type(layer) for layer in model] == [nn.Conv2d, MetricConv2d]
+    torch.testing.assert_close(model(x), expected)
 
 
 def test_a_lone_convolution_converts():

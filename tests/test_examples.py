@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # What makes each of them small, and what must hold of what it returns.
 SMALL = {
-    "denoise": ({"size": 48, "samples": 7}, lambda psnr: psnr["geodesic balls"] > psnr["box"] > psnr["noisy"]),
+    "denoise": ({"size": 48, "samples": 7}, lambda psnr: psnr["geodesic balls"] > psnr["box 7 × 7"] > psnr["noisy"]),
     "drop_in": ({"steps": 4, "count": 6}, lambda seen: seen["gap"] < 1e-4 and len(seen["after"]) == 4),
     "implicit_metric": ({"size": 32, "steps": 3}, lambda fit: 0 <= fit["residual"] < 2 and fit["anisotropy"] >= 1),
     "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["another noise"][-1] > psnr["another noise"][0]),

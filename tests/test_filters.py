@@ -216,29 +216,40 @@ def test_integers_become_floats_in_the_unit_interval_as_in_scikit_image():
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflect", "circular"])
-@pytest.mark.parametrize(("shape", "stencil"), [((30, 21), "polar"), ((30, 21), "onion"), ((9, 6, 7), "onion")])
-def test_progress_is_reported_by_strips_which_change_nothing(monkeypatch, shape, stencil, padding_mode):
+@pytest.mark.parametrize(("shape", "stencil"), [((60, 21), "polar"), ((60, 21), "onion"), ((60, 4, 5), "onion")])
+@pytest.mark.parametrize(
+    "filter", [tangent_filter, partial(geodesic_filter, smooth=2), partial(geodesic_filter, steps=1)]
+)
+def test_progress_is_reported_by_strips_which_change_nothing(monkeypatch, filter, shape, stencil, padding_mode):
     monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 90)
     image, seen = torch.rand(shape, dtype=torch.float64), []
-    options = {"metric": partial(edge_metric, iota=0.1), "stencil": stencil, "padding_mode": padding_mode}
-    whole = tangent_filter(image, 3, **options)
-    strips = tangent_filter(image, 3, **options, progress=lambda done, rows: seen.append((done, rows)))
+    options = {"metric": partial(edge_metric, iota=0.3), "stencil": stencil, "padding_mode": padding_mode}
+    whole = filter(image, 3, **options)
+    strips = filter(image, 3, **options, progress=lambda done, rows: seen.append((done, rows)))
     torch.testing.assert_close(strips, whole, atol=1e-12, rtol=0)
     assert len(seen) > 3 and seen == sorted(seen) and seen[-1] == (shape[0], shape[0])
 
 
 @pytest.mark.parametrize(("samples", "metric"), [(1, "edge"), (3, mc.Riemannian.isotropic(100.0))])
-def test_without_a_margin_or_with_one_as_large_as_the_image_there_is_one_strip(samples, metric):
+@pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
+def test_without_a_margin_or_with_one_as_large_as_the_image_there_is_one_strip(filter, samples, metric):
     image, seen = torch.rand(12, 9), []
-    strips = tangent_filter(image, samples, metric, "onion", progress=lambda done, rows: seen.append((done, rows)))
-    assert torch.equal(strips, tangent_filter(image, samples, metric, "onion")) and seen == [(12, 12)]
+    strips = filter(image, samples, metric, "onion", progress=lambda done, rows: seen.append((done, rows)))
+    assert torch.equal(strips, filter(image, samples, metric, "onion")) and seen == [(12, 12)]
 
 
-def test_gradients_reach_the_image_through_strips(monkeypatch):
+@pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
+def test_gradients_reach_the_image_through_strips(monkeypatch, filter):
     monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 20)
-    image = torch.rand(12, 9, requires_grad=True)
-    tangent_filter(image, 3, partial(edge_metric, iota=0.5), progress=lambda done, rows: None).sum().backward()
+    image = torch.rand(40, 9, requires_grad=True)
+    filter(image, 3, partial(edge_metric, iota=0.5), progress=lambda done, rows: None).sum().backward()
     assert image.grad.isfinite().all() and image.grad.any()
+
+
+@pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
+def test_progress_is_a_function(filter):
+    with pytest.raises(TypeError, match="`progress` must be a function of two numbers, got int"):
+        filter(torch.rand(5, 5), 3, progress=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -86,6 +86,14 @@ def test_every_dtype_is_scaled_alike(image, dtype):
     agree("tangent_filter", values, samples=4, metric="edge")
 
 
+@pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
+@pytest.mark.parametrize("unit", [1e-36, 1e-30, 1e-22, 1e-20, 1e18, 1e30, 1e36])
+def test_edges_are_found_in_any_unit(image, metric, unit):
+    whole = (image * unit).astype(np.float32)
+    tiled = large.tangent_filter(da.from_array(whole, chunks=24), 4, metric).compute(scheduler="synchronous")
+    np.testing.assert_allclose(tiled, filters.tangent_filter(whole, 4, metric), rtol=2e-5)
+
+
 def test_tiles_smaller_than_the_halo_are_joined(image):
     agree("tangent_filter", image, chunks=5, samples=4, metric=partial(edge_metric, iota=0.02))
 

@@ -45,11 +45,12 @@ def convert(
 
     Args:
         model: any module. It is copied, weights and all, and left as it is; with ``inplace=True`` it is converted
-            itself, and the swapped layers hold the very Parameters of the convolutions they replace.
+            itself, and the swapped layers hold the very Parameters of the convolutions they replace. Networks that
+            torch cannot copy, such as those with ``nn.utils.weight_norm`` or pruned layers, need that.
         select: which convolutions: a glob or several over module names ("layer4.*"), a predicate ``(name, conv)``, or a
             preset: "all" odd kernels wider than 1; "last_stage" of the network; "paper": the 3×3 convolutions of a
             ResNet's layer2 to layer4, with layer4 kept at stride 1 and dilated by 2 after its first block, as in the
-            published experiments (this changes the outputs).
+            published experiments (this changes the outputs). Of the names of a shared layer, one is enough.
         to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
         report: called with one line for each 2-D convolution looked at, for example ``print``.
         **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``.
@@ -62,7 +63,7 @@ def convert(
     _checks.instance_of(model, nn.Module, "model")
     if not (isinstance(to, type) and issubclass(to, AdaptiveConv) and getattr(to, "dim", None) == 2):
         raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions of images, such as MetricConv2d")
-    model = model if inplace else copy.deepcopy(model)
+    model = model if inplace else _copied(model)
     convs = [conv for conv in model.modules() if isinstance(conv, nn.Conv2d)]
     settings = [(conv.stride, conv.dilation, conv.padding) for conv in convs]
     try:
@@ -89,6 +90,13 @@ def convert(
     return model
 
 
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        raise ValueError(f"`model` cannot be copied ({error}): `inplace=True` converts it itself") from error
+
+
 def _swapped(chosen: Conversion, to: type[AdaptiveConv], geometry: dict[str, Any]) -> AdaptiveConv:
     try:
         return to.from_conv(chosen.conv, **geometry)
@@ -101,7 +109,11 @@ def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion
     _checks.instance_of(model, nn.Module, "model")
     convs = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Conv2d)]
     chosen = _predicate(select, convs)
-    return [Conversion(name, conv, _reason_to_stay(conv)) for name, conv in convs if chosen(name, conv)]
+    found: dict[int, Conversion] = {}
+    for name, conv in model.named_modules(remove_duplicate=False):  # a shared layer under each of its names
+        if isinstance(conv, nn.Conv2d) and id(conv) not in found and chosen(name, conv):
+            found[id(conv)] = Conversion(name, conv, _reason_to_stay(conv))
+    return list(found.values())
 
 
 def _reason_to_stay(conv: nn.Conv2d) -> str:

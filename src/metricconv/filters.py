@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import _checks, _interpolation, stencils
-from .metrics import Metric, check_positive, edge_metric, gradient_metric, structure_metric
+from .metrics import Metric, check_positive, edge_metric, gradient_metric, smoothed, structure_metric
 from .ops import support_conv
 from .stencils import Stencil
 from .supports import Deformable, GeodesicBall, Grid, Support, TangentBall
@@ -33,6 +33,7 @@ _MOST_DRAWN = 2**26
 
 Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
 Ball = TypeVar("Ball", TangentBall, GeodesicBall)
+Progress = Callable[[int, int], object]
 
 METRICS: dict[str, Callable[..., Metric]] = {
     "gradient": gradient_metric,
@@ -184,7 +185,7 @@ def tangent_filter(
     centre: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> Image:
     """Take the mean over the unit tangent ball of a metric at each pixel: P samples s_j u_j / F(u_j).
 
@@ -205,16 +206,8 @@ def tangent_filter(
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
-    if progress is not None and not callable(progress):
-        raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
     balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
-
-    def mean(x: Tensor) -> Tensor:
-        balls = balls_of(x)
-        y = _mean(x, balls, padding_mode) if progress is None else _mean_in_strips(x, balls, padding_mode, progress)
-        return _with_centre(x, y, balls) if centre else y
-
-    return _filter(image, channel_axis, mean)
+    return _filter(image, channel_axis, lambda x: _mean_over(x, balls_of(x), padding_mode, centre, progress))
 
 
 def geodesic_filter(
@@ -228,6 +221,7 @@ def geodesic_filter(
     centre: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    progress: Progress | None = None,
 ) -> Image:
     """Take the mean over the unit geodesic ball of a metric at each pixel: what lies within distance 1 of it.
 
@@ -235,7 +229,7 @@ def geodesic_filter(
     stops at an edge that is still some pixels away. It is smaller for it: the best scale of a metric is another.
 
     Args:
-        image, samples, metric, stencil, centre, channel_axis, padding_mode: as in ``tangent_filter``.
+        image, samples, metric, stencil, centre, channel_axis, padding_mode, progress: as in ``tangent_filter``.
         steps, smooth: of the geodesics and of the metric, as in ``GeodesicBall``.
 
     >>> step = torch.zeros(9, 12)
@@ -252,13 +246,7 @@ def geodesic_filter(
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
     balls_of = _balls(make, samples, metric, stencil, padding_mode)
-
-    def mean(x: Tensor) -> Tensor:
-        balls = balls_of(x)
-        y = _mean(x, balls, padding_mode)
-        return _with_centre(x, y, balls) if centre else y
-
-    return _filter(image, channel_axis, mean)
+    return _filter(image, channel_axis, lambda x: _mean_over(x, balls_of(x), padding_mode, centre, progress))
 
 
 def _balls(
@@ -312,9 +300,19 @@ def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Ten
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
 
 
-def _with_centre(x: Tensor, y: Tensor, support: Support) -> Tensor:
-    """Return the mean over the support and the pixel itself, given that over the support."""
-    return y + (x - y) / (support.samples + 1)
+def _mean_over(
+    x: Tensor, ball: TangentBall | GeodesicBall, padding_mode: str, centre: bool, progress: Progress | None
+) -> Tensor:
+    """Take the mean over balls, and the pixel itself if ``centre``, in strips where progress is to be told."""
+    if progress is None:
+        y = _mean(x, ball, padding_mode)
+    elif not callable(progress):
+        raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
+    elif isinstance(ball, TangentBall):
+        y = _mean_in_strips(x, ball, padding_mode, progress)
+    else:
+        y = _geodesic_mean_in_strips(x, ball, padding_mode, progress)
+    return y + (x - y) / (ball.samples + 1) if centre else y
 
 
 def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
@@ -323,7 +321,7 @@ def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
     return _convolve(x, support, padding, padding_mode)
 
 
-def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: Callable[[int, int], object]) -> Tensor:
+def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: Progress) -> Tensor:
     """Take the mean strip by strip along the first axis, each with a margin as wide as balls reach.
 
     The margin is that of a convolution without padding. The dilation sets it, and nothing else where the support is a
@@ -344,6 +342,37 @@ def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: C
         y[:, :, start:stop] = _convolve(seen, balls, padding, padding_mode)
         progress(stop, size)
     return y
+
+
+def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, progress: Progress) -> Tensor:
+    """Take the mean strip by strip along the first axis, each with a margin as wide as geodesics see, cut off again.
+
+    Geodesics start where the metric is known: those of the margin are traced too, and a strip is wide beside it.
+    """
+    size, mode = x.shape[2], ball.padding_mode
+    metric = smoothed(ball.metric.map(lambda t: t.expand(*t.shape[:3], *x.shape[2:])), ball.smooth, padding_mode=mode)
+    reach = float(metric.bounding_radius.detach().max() * ball.stencil.radii.max())
+    margin = _geodesic_margin(reach, ball.steps) if reach < size else size
+    step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 4 * margin), torch.empty_like(x)
+    margin = margin if step < size else 0  # none where one strip is the whole image
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        rows = torch.arange(start - margin, stop + margin, device=x.device)
+        # At the image's border a strip ends too, and geodesics see it as it is; a circular image goes on.
+        rows = rows % size if mode == "circular" else rows[(rows >= 0) & (rows < size)]
+        balls = GeodesicBall(metric[:, :, rows], ball.rays, ball.steps, 0, dilation=ball.dilation, padding_mode=mode)
+        mean = _mean(x[:, :, rows], balls, padding_mode)
+        y[:, :, start:stop] = mean.narrow(2, margin if mode == "circular" else min(start, margin), stop - start)
+        progress(stop, size)
+    return y
+
+
+def _geodesic_margin(reach: float, steps: int | None) -> int:
+    """Return how many pixels away the geodesics of a ball look, given how far it reaches and their steps."""
+    # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
+    # Only the parabola of a first and only step may lie outside, by an eighth. The metric is read between pixels and
+    # differentiated, one pixel each.
+    return math.floor(reach * 9 / 8 if steps == 1 else reach) + 2
 
 
 def _strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:

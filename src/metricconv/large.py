@@ -127,11 +127,8 @@ def geodesic_filter(
     if steps is not None:
         steps = _checks.whole(steps, "steps", minimum=1)
     read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
-    # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
-    # Only the parabola of a first and only step may lie outside, by an eighth.
-    reach = reach * 9 / 8 if steps == 1 else reach
-    # The metric is read between pixels, differentiated (one pixel) and smoothed (one each time).
-    halo = math.floor(reach) + 1 + 1 + smooth + read.reach
+    # The metric is smoothed by one pixel each time.
+    halo = filters._geodesic_margin(reach, steps) + smooth + read.reach
     options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
     options |= {"steps": steps, "smooth": smooth}
     return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)

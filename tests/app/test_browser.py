@@ -158,6 +158,13 @@ def test_balls_of_a_networks_layers_are_shown(page, checkpoint):
     click(page, 250, 150, second)
 
 
+def test_what_a_checkpoint_leaves_open_is_said(page, tmp_path):
+    net = mc.convert(torchvision.models.resnet18(num_classes=7), "paper")
+    torch.save(net.state_dict(), tmp_path / "bare.pt")
+    give_checkpoint(page, tmp_path / "bare.pt")
+    page.wait_for_selector("text=bare.pt: tensors do not tell strides")
+
+
 def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     (tmp_path / "rubbish.ckpt").write_bytes(b"this is no checkpoint" * 10)

@@ -1,6 +1,7 @@
 """Networks from checkpoints, and checkpoints that mean harm."""
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -49,6 +50,34 @@ def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         assert torch.allclose(load_network(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
+
+
+def test_a_network_converted_as_the_papers_is_read_if_its_file_says_so(tmp_path):
+    net = stir(mc.convert(torchvision.models.resnet18(num_classes=7), "paper")).eval()
+    torch.save({"state_dict": net.state_dict(), "select": "paper"}, tmp_path / "said.pt")
+    torch.save(net.state_dict(), tmp_path / "bare.pt")
+    x, lines = torch.rand(1, 3, 32, 32), []
+    with torch.no_grad():
+        assert torch.allclose(load_network(tmp_path / "said.pt", lines.append)(x), net(x), atol=1e-5) and not lines
+    assert load_network(tmp_path / "bare.pt", lines.append).layer4[0].conv1.stride == (2, 2)
+    assert len(lines) == 1 and re.match(r'bare.pt: .*"select": "paper"', lines[0])
+
+
+def test_a_network_converted_otherwise_is_read_without_a_word(tmp_path):
+    torch.save(converted().state_dict(), tmp_path / "net.pt")
+    lines = []
+    load_network(tmp_path / "net.pt", lines.append)
+    assert lines == []
+
+
+def test_balls_stay_when_newer_networks_take_the_place_of_theirs():
+    studio = Studio(converted())
+    studio.uploads["small"] = torch.rand(64, 64, 3).numpy()
+    here = Look("small", layer="layer2.0.conv1")
+    (before,) = studio.balls(here, (20, 36), "model")
+    studio.models.clear()
+    (after,) = studio.balls(here, (20, 36), "model")
+    assert torch.equal(before[1].outline, after[1].outline)
 
 
 @pytest.mark.parametrize(("method", "channels"), [("metric-randers", 3), ("deformable", 1)])

@@ -17,6 +17,7 @@ import typer
 from metricconv import filters
 from metricconv.cli import doctor, images
 from metricconv.cli.app import run
+from metricconv.experiments.photographs import psnr
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +258,22 @@ def test_comparing_writes_a_picture_and_a_table(photo, capsys):
     assert float(rows[0]["psnr"]) == pytest.approx(-20 * np.log10(0.2), abs=0.3)
     assert all(r["noise"] == "0.2" and r["seed"] == "3" and r["torch"] for r in rows)
     assert "PSNR (dB)" in capsys.readouterr().out and images.read(Path("photo-compare.png")).spatial[1] > 500
+
+
+def test_the_commands_below_the_table_make_its_rows(photo, capsys):
+    clean = images.read(Path(photo)).floats()
+    np.save("clean.npy", clean)
+    np.save("noisy.npy", clean + np.random.default_rng(0).normal(0.0, 0.1, clean.shape))
+    given = ["--csv", "rows.csv", "-k", "4", "--alpha", "12.5", "--eps-omega", "0.6"]
+    assert run(["compare", "noisy.npy", "--clean", "clean.npy", *given]) == 0
+    commands = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("metricconv ")]
+    assert [" ".join(c[:4]) for c in commands] == ["metricconv filter IN OUT"] * 2
+    with open("rows.csv", newline="", encoding="utf-8") as file:
+        rows = {row["method"]: float(row["psnr"]) for row in csv.DictReader(file)}
+    for command in commands:
+        out = f"{command[5]}.npy"
+        assert run(["filter", "noisy.npy", out, *command[4:]]) == 0
+        assert psnr(clean, np.load(out)) == pytest.approx(rows[f"{command[5]} balls"], abs=1e-3)
 
 
 def test_a_clean_reference_is_what_is_measured_against(photo, capsys):

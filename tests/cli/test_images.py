@@ -12,6 +12,7 @@ from PIL import ImageCms
 
 from metricconv.cli import images
 from metricconv.cli.errors import UserError
+from metricconv.cli.picture import to_depth
 
 
 def random(shape, dtype):
@@ -48,6 +49,15 @@ def test_arrays_and_tiffs_hold_any_real_numbers(tmp_path, dtype):
     for name in ("a.npy", "a.tif"):
         images.write(tmp_path / name, images.Picture(random((9, 7), dtype)))
         assert np.array_equal(images.read(tmp_path / name).pixels, random((9, 7), dtype))
+
+
+@pytest.mark.parametrize("floats", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_no_number_is_larger_than_the_largest_of_its_type(dtype, floats):
+    most, least = np.iinfo(dtype).max, np.iinfo(dtype).min
+    found = to_depth(np.array([-9.0, 0.0, 0.25, 1.0, 9.0], floats), np.dtype(dtype))
+    assert found.dtype == dtype and found[[0, 1, 3, 4]].tolist() == [least, 0, most, most]
+    assert float(found[2]) == pytest.approx(most / 4, abs=0.5, rel=1e-6)
 
 
 def test_either_byte_order_is_read(tmp_path):

@@ -85,6 +85,13 @@ def test_a_zarr_needs_no_option(pixels):
         (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: of no use with tiles"),
         (["filter", "photo.png", "out.zarr"], "tiles are read from .zarr"),
         (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input in.zarr"),
+        (["filter", "link.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input link.zarr"),
+        (
+            ["filter", "group.zarr/first", "group.zarr", "-f"],
+            "group.zarr: the input group.zarr/first lies inside of it",
+        ),
+        (["filter", "in.zarr", "group.zarr", "-f"], "group.zarr: is a group or another folder, not an array"),
+        (["filter", "in.zarr", "mine.zarr", "-f"], "mine.zarr: is a group or another folder, not an array"),
     ],
 )
 def test_mistakes_are_one_line(pixels, arguments, words, capsys):
@@ -93,11 +100,15 @@ def test_mistakes_are_one_line(pixels, arguments, words, capsys):
     zarr.open_array("wide.zarr", mode="w", shape=(2**16, 2**16), chunks=(2**16, 2**16), dtype=np.uint8)
     Path("there.zarr").mkdir()
     Path("broken.zarr").mkdir()
+    Path("mine.zarr").mkdir()
+    Path("mine.zarr/notes.txt").write_text("not an array")
+    Path("link.zarr").symlink_to("in.zarr")
     images.write(Path("photo.png"), images.Picture(pixels))
+    before = sorted(Path().rglob("*"))
     assert run(arguments) == 1
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error and words in error
-    assert not Path("out.zarr").exists()
+    assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -116,3 +127,55 @@ def test_force_replaces_a_whole_store(pixels):
     zarr.save("out.zarr", np.zeros((3, 3)))
     assert run(["filter", "in.zarr", "out.zarr", "-m", "box", "-k", "3", "--force"]) == 0
     assert zarr.load("out.zarr").shape == pixels.shape
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the move", "after it"])
+@pytest.mark.parametrize("move", [0, 1, 2])
+def test_an_interrupt_leaves_the_old_store_or_the_new_one(pixels, move, late, monkeypatch):
+    zarr.save("a.zarr", pixels)
+    command, moved, rename = ["filter", "a.zarr", "a.zarr", "-m", "box", "-k", "3", "--force"], [], Path.rename
+
+    def interrupted(path, target):
+        moved.append(path)
+        if len(moved) - 1 == move and not late:
+            raise KeyboardInterrupt
+        rename(path, target)
+        if len(moved) - 1 == move:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        assert run(command) != 0
+    new = np.rint(65535 * filters.box_filter(pixels, 3))
+    assert np.array_equal(zarr.load("a.zarr"), pixels if (move, late) < (1, True) else new)
+    assert run(command) == 0
+    assert [p.name for p in Path().iterdir()] == ["a.zarr"]
+
+
+def test_what_a_killed_run_moved_aside_is_put_back(pixels, capsys):
+    zarr.save(".a.zarr.old", pixels)
+    zarr.save(".a.zarr.part", np.zeros((3, 3)))
+    zarr.save("in.zarr", pixels)
+    assert run(["filter", "in.zarr", "a.zarr", "-m", "box", "-k", "3"]) == 1
+    assert "a.zarr: exists" in capsys.readouterr().err
+    assert np.array_equal(zarr.load("a.zarr"), pixels)
+    Path("a.zarr").rename(".a.zarr.old")
+    assert run(["filter", "a.zarr", "b.zarr", "-m", "box", "-k", "1"]) == 0
+    assert np.array_equal(zarr.load("b.zarr"), pixels)
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(pixels):
+    zarr.save("there.zarr", pixels)
+    Path("link.zarr").symlink_to("there.zarr")
+    assert run(["filter", "link.zarr", "link.zarr", "-m", "box", "-k", "3", "--force"]) == 0
+    assert Path("link.zarr").is_symlink() and sorted(p.name for p in Path().iterdir()) == ["link.zarr", "there.zarr"]
+    assert np.array_equal(zarr.load("there.zarr"), np.rint(65535 * filters.box_filter(pixels, 3)))
+
+
+@pytest.mark.parametrize("tile", [[], ["--tile", "16"]], ids=["whole", "tiled"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_white_of_64_bits_stays_white(dtype, tile):
+    white = np.full((40, 40), np.iinfo(dtype).max)
+    np.save("in.npy", white)
+    assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "1", *tile]) == 0
+    assert np.load("out.npy").dtype == dtype and np.array_equal(np.load("out.npy"), white)

@@ -8,6 +8,7 @@ from skimage import filters as skimage_filters
 
 import metricconv as mc
 from metricconv.metrics import edge_metric, gradient_metric, structure_metric
+from metricconv.metrics.from_image import structure_trace
 
 METRICS = {
     "gradient": gradient_metric,
@@ -250,3 +251,18 @@ def test_a_metric_is_no_thinner_than_its_dtype_can_tell(alpha, eps_omega, drift)
     metric = gradient_metric(image, alpha=alpha, eps_omega=eps_omega, drift=drift)
     assert metric.is_positive().all()
     assert metric.asymmetry.max() < 1
+
+
+@pytest.mark.parametrize("unit", [1e-38, 1e-30, 1e-22, 1.0, 1e18, 1e30, 1e38])
+def test_a_part_of_an_image_in_any_unit_has_the_metric_of_the_whole(unit):
+    image = torch.rand(1, 2, 20, 24, generator=torch.Generator().manual_seed(0)) * unit
+    largest = structure_trace(image, 1.0, 2.0).max().item()
+    part = structure_metric(image[..., :20], largest=largest).M[..., :8]
+    torch.testing.assert_close(part, structure_metric(image).M[..., :8], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [-1.0, float("inf"), float("nan")])
+@every_metric
+def test_a_largest_number_that_is_none_is_refused(metric, largest):
+    with pytest.raises(ValueError, match=r"`largest` \(=.*\) must be finite and at least 0"):
+        metric(torch.rand(1, 1, 4, 4), largest=largest)

@@ -138,7 +138,7 @@ def test_identity_gives_the_identity_and_no_drift(parametrisation, eps_omega):
     parametrisation = changed(parametrisation, eps_omega=eps_omega)
     metric = parametrisation(field(parametrisation.identity()[None], parametrisation.dim))
     eye = torch.eye(parametrisation.dim, dtype=torch.float64)[None]
-    torch.testing.assert_close(matrices(metric), eye, rtol=0, atol=3e-7)
+    torch.testing.assert_close(matrices(metric), eye, rtol=0, atol=1e-14)
     if eps_omega < 1:
         assert not metric.omega.any()
 

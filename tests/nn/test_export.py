@@ -29,6 +29,14 @@ def test_a_traced_graph_calls_a_layer_as_a_whole(network):
     torch.testing.assert_close(graph(x), network(x).relu())
 
 
+def test_a_layer_alone_says_how_it_can_be_traced():
+    layer = MetricConv2d(4, 6, 3)
+    with pytest.raises(ValueError, match=r"a MetricConv2d alone cannot be traced.* wrap it in nn\.Sequential"):
+        torch.fx.symbolic_trace(layer)
+    x = torch.randn(1, 4, 5, 5)
+    torch.testing.assert_close(torch.fx.symbolic_trace(nn.Sequential(layer))(x), layer(x))
+
+
 def test_exported_network_takes_any_batch_and_size(network):
     program = torch.export.export(network, (torch.randn(2, 3, 10, 12),), dynamic_shapes=(SIZES,))
     x = torch.randn(3, 3, 17, 9)

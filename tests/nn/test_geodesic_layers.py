@@ -1,5 +1,7 @@
 """Layers over geodesic balls: equal to the convolution at first, trained, compiled, under autocast."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -116,8 +118,29 @@ def test_the_rays_keep_their_precision_in_another_dtype_and_their_numbers_on_the
     assert torch.equal(layer.rays.vectors[:, 2], expected)
 
 
+def test_the_metric_of_a_layer_is_smoothed_as_often_as_it_says():
+    metric = mc.metrics.edge_metric(torch.rand(1, 1, 10, 11))
+    options = {"padding": 1, "metric": metric, "ball": "geodesic"}
+    image = torch.rand(1, 1, 10, 11)
+    found = []
+    for smooth in (0, 1, 3):
+        layer = MetricConv2d(1, 1, 3, smooth=smooth, **options)
+        ball = mc.GeodesicBall(metric, mc.stencils.square_onion(3), smooth=smooth)
+        found.append(layer.look(image)[0].offsets())
+        torch.testing.assert_close(found[-1], ball.offsets())
+    assert not torch.allclose(found[0], found[1]) and not torch.allclose(found[1], found[2])
+    torch.testing.assert_close(MetricConv2d(1, 1, 3, **options).look(image)[0].offsets(), found[1])
+
+
+def test_smoothing_is_kept_in_files_and_by_conversion():
+    layer = mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), ball="geodesic", smooth=2)[0]
+    assert layer.smooth == 2 and pickle.loads(pickle.dumps(layer)).smooth == 2
+
+
 def test_printing_a_layer_names_its_balls():
     assert "ball='geodesic', steps=6" in repr(MetricConv2d(4, 6, 3, ball="geodesic", steps=6))
+    assert "ball='geodesic', steps=2, smooth=0" in repr(MetricConv2d(4, 6, 3, ball="geodesic", steps=2, smooth=0))
+    assert "smooth" not in repr(MetricConv2d(4, 6, 3, ball="geodesic"))
     assert "ball" not in repr(MetricConv2d(4, 6, 3))
 
 
@@ -126,6 +149,9 @@ def test_printing_a_layer_names_its_balls():
     [
         ({"ball": "round"}, "`ball` (='round') must be one of 'tangent', 'geodesic'"),
         ({"ball": "geodesic", "steps": 0}, "`steps` (=0) must be at least 1"),
+        ({"ball": "geodesic", "smooth": -1}, "`smooth` (=-1) must be at least 0"),
+        ({"ball": "geodesic", "smooth": 0.5}, "`smooth` (=0.5) must be an int"),
+        ({"smooth": 2}, "`smooth` (=2) is for geodesics: it needs ball='geodesic'"),
         ({"steps": 3}, "`steps` (=3) are those of geodesics: they need ball='geodesic'"),
     ],
 )

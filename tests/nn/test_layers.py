@@ -51,6 +51,32 @@ def test_every_parametrisation_starts_at_the_identity_in_every_dimension(dim, pa
     torch.testing.assert_close(metric_type.from_conv(conv, parametrisation=parametrisation)(x), conv(x))
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_from_conv_of_a_dimension_starts_equal_and_keeps_weights_and_bias(dim):
+    conv_type, metric_type = CONVS[dim]
+    conv = conv_type(4, 6, 3, stride=2, padding=1, groups=2)
+    layer = getattr(metric_type, f"from_conv{dim}d")(conv, metric_groups=2)
+    assert layer.weight is conv.weight and layer.bias is conv.bias and layer.metric_groups == 2
+    x = torch.randn(2, 4, *(7, 6, 5)[:dim])
+    torch.testing.assert_close(layer(x), conv(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        *((layer, {}) for layer in LAYERS),
+        *((MetricConv2d, {"parametrisation": name}) for name in ("cholesky", "spectral6")),
+        (MetricConv2d, {"ball": "geodesic", "backend": "reference"}),
+    ],
+)
+def test_a_layer_of_float64_starts_equal_to_float64_s_rounding(layer, options):
+    conv, x = nn.Conv2d(4, 6, 5, padding=2).double(), torch.randn(1, 4, 9, 9).double()
+    torch.testing.assert_close(layer.from_conv(conv, **options)(x), conv(x), atol=1e-14, rtol=0)
+    widened = layer(4, 6, 5, padding=2, **options).double()
+    expected = nn.functional.conv2d(x, widened.weight, widened.bias, padding=2)
+    torch.testing.assert_close(widened(x), expected, atol=1e-14, rtol=0)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_identity_survives_loops_that_initialise_every_convolution(layer):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), layer(4, 4, 3, padding=1))
@@ -150,6 +176,16 @@ def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
     support, _ = layer.look(torch.randn(1, 3, 9, 8))
     assert support.spatial == (5, 4)
     torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], (1 + torch.arange(0, 9, 2) / 10).pow(-2))
+
+
+def test_metric_on_the_input_s_grid_is_read_there_even_where_the_output_has_its_size():
+    radius = 1 + torch.arange(5.0).view(1, 1, 5, 1).expand(1, 1, 5, 5) / 10
+    layer = MetricConv2d(3, 4, 3, stride=2, padding=3, metric=mc.Riemannian.isotropic(radius))
+    support, _ = layer.look(torch.randn(1, 3, 5, 5))
+    expected = torch.tensor([1.0, 1.0, 1.2, 1.4, 1.4])  # at -2, 0, 2, 4 and 6
+    torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], expected.pow(-2))
+    same = MetricConv2d(3, 4, 3, padding=1, metric=layer.metric)
+    assert same.look(torch.randn(1, 3, 5, 5))[0].metric is same.metric
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -307,7 +343,7 @@ def test_a_layer_whose_weight_is_computed_from_parameters_learns_it():
     assert "learn_weight=False" in repr(MetricConv2d(4, 6, 3, learn_weight=False))
 
 
-def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_given_where_one_lacks_it():
+def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_as_it_is_where_one_lacks_it():
     trained, other = (stir(MetricConv2d(4, 6, 3)) for _ in range(2))
     mc.nn.set_geometry_gain(trained, 0.25)
     other.load_state_dict(trained.state_dict())
@@ -315,7 +351,13 @@ def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_given_where_one_lac
     torch.testing.assert_close(other(x), trained(x))
     older = {name: value for name, value in trained.state_dict().items() if name != "geometry_gain"}
     other.load_state_dict(older)
-    assert other.geometry_gain == 1
+    assert other.geometry_gain == 0.25
+    other.load_state_dict(nn.Conv2d(4, 6, 3).state_dict(), strict=False, assign=True)
+    assert other.geometry_gain == 0.25
+    with torch.device("meta"):
+        empty = MetricConv2d(4, 6, 3)
+    empty.load_state_dict(older, assign=True)
+    assert empty.geometry_gain == 1 and not empty.geometry_gain.is_meta
 
 
 @pytest.mark.parametrize("assign", [False, True])

@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch import nn
 
+import metricconv as mc
 from layers import stir
 from metricconv.nn import (
     DeformableConv2d,
+    DilatedConv2d,
     MetricConv2d,
+    ShiftedConv2d,
     geometry_l1,
     param_groups,
     record_supports,
+    reset_geometry,
     set_geometry_gain,
 )
 
@@ -55,6 +59,38 @@ def test_geometry_gain_zero_is_an_ordinary_convolution():
     )
     set_geometry_gain(net, 1.0)
     torch.testing.assert_close(net(x), adapted)
+
+
+def test_reset_geometry_undoes_a_loop_over_all_parameters_and_keeps_weights():
+    net, x = network(), torch.randn(1, 3, 8, 8)
+    for parameter in net.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+    set_geometry_gain(net, 0.5)
+    weights = [layer.weight.clone() for layer in (net[0], net[2])]
+    reset_geometry(net)
+    assert all(torch.equal(layer.weight, weight) for layer, weight in zip((net[0], net[2]), weights, strict=True))
+    assert geometry_l1(net) == 0 and net[0].geometry_gain == net[2].geometry_gain == 1
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    plain = nn.functional.conv2d(x, weights[0], net[0].bias, padding=1).relu()
+    expected = nn.functional.conv2d(plain, weights[1], net[2].bias, padding=1)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-4)
+    reset_geometry(nn.Sequential(MetricConv2d(3, 4, 3, metric=mc.Riemannian.isotropic(1.0))))  # which has no head
+
+
+def test_a_support_that_is_recorded_knows_the_stride_of_its_layer():
+    layers = [kind(3, 4, 3, stride=(2, 1)) for kind in (MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d)]
+    layers.append(MetricConv2d(3, 4, 3, stride=(2, 1), modulation=True))
+    layers.append(MetricConv2d(3, 4, 3, stride=(2, 1), metric=mc.Riemannian.isotropic(1.0)))
+    x = torch.randn(1, 3, 8, 8)
+    for layer in layers:
+        with record_supports(layer) as seen:
+            y = layer(x)
+        support, modulation = layer.look(x)
+        assert seen[""].stride == support.stride == (2, 1)
+        options = {"stride": layer.stride, "modulation": modulation}
+        torch.testing.assert_close(mc.support_conv(x, support, layer.weight, layer.bias, **options), y)
+    assert MetricConv2d(3, 4, 3).look(x)[0].stride is None
 
 
 def test_recording_sees_every_layer_and_leaves_nothing_behind():

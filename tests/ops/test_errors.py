@@ -78,12 +78,12 @@ def test_support_conv_refuses(changes, error, message):
     ("changes", "error", "message"),
     [
         ({"weight": field(4, 6, 4, 4)}, ValueError, r"`weight` has kernel size \(4, 4\): .*give a `stencil`"),
-        ({"weight": field(4, 6, 5, 3)}, ValueError, r"`weight` has kernel size \(5, 3\): .*give a `stencil`"),
+        ({"weight": field(4, 6, 3)}, ValueError, r"`weight` has kernel size \(3,\): .*the 2 spatial axes of `metric`"),
         ({"weight": field(4, 4, 3, 3)}, ValueError, r"`input channels` \(=6\) .*`weight's input channels` \(=4\)"),
         ({"input": [1.0]}, TypeError, r"`input` must be a torch.Tensor, got list"),
         ({"weight": field(4)}, ValueError, r"`weight` must have spatial axes .*got shape \(4,\)"),
         ({"metric": field(3)}, TypeError, r"`metric` must be a Metric, got Tensor"),
-        ({"metric": mc.Riemannian.isotropic(1.0, 3)}, ValueError, r"`input` .*3 spatial axes, got shape"),
+        ({"metric": mc.Riemannian.isotropic(1.0, 3)}, ValueError, r"`weight` .*size \(3, 3\): .*3 spatial axes"),
         ({"dilation": 0}, ValueError, r"`dilation` \(=0\) must be at least 1"),
         ({"stencil": mc.stencils.onion(5)}, ValueError, r"`weight` .*kernel size \(5, 5\), got shape \(4, 6, 3, 3\)"),
     ],
@@ -152,6 +152,15 @@ def test_check_finite_is_off_by_default_and_ends_with_its_block():
     with pytest.raises(ValueError, match="`input` must be finite"), mc.check_finite():
         mc.support_conv(bad, mc.Grid(3), WEIGHT)
     assert mc.support_conv(bad, mc.Grid(3), WEIGHT).isnan().all()
+
+
+def test_check_finite_sees_a_compiled_function_where_it_is_forced_to_run_as_it_is():
+    compiled = torch.compile(lambda x: mc.support_conv(x, mc.Grid(3), WEIGHT), backend="eager")
+    bad = torch.full((1, 6, 8, 7), math.nan)
+    with mc.check_finite():
+        assert compiled(bad).isnan().all()
+        with torch.compiler.set_stance("force_eager"), pytest.raises(ValueError, match="`input` must be finite"):
+            compiled(bad)
 
 
 @pytest.mark.parametrize("ball", [mc.TangentBall, mc.GeodesicBall])

@@ -236,15 +236,33 @@ def test_one_pixel_is_enough():
 
 def test_places_on_a_grid_are_as_precise_as_the_image():
     x = torch.sin(torch.arange(6000, dtype=torch.float64)).expand(1, 1, 3, -1)
-    y = mc.support_conv(x, mc.Grid(3, spacing=0.4), torch.full((1, 1, 3, 3), 1 / 9).double(), backend="reference")
+    weight = torch.full((1, 1, 3, 3), 1 / 9, dtype=torch.float64)
+    y = mc.support_conv(x, mc.Grid(3, spacing=0.4), weight, backend="reference")
     near, far = y[0, 0, 0, 10], y[0, 0, 0, 10 + 710 * 4]  # 710 is 226 turns, but for 6e-5
 
     def mean(place):
         left, here, right = (x[0, 0, 0, place + step] for step in (0, 1, 2))
         return (here + 0.4 * (left + here * 0 + right) + 2 * 0.6 * here) / 3
 
-    torch.testing.assert_close(near, mean(10), rtol=0, atol=1e-7)
-    torch.testing.assert_close(far, mean(10 + 710 * 4), rtol=0, atol=1e-7)
+    torch.testing.assert_close(near, mean(10), rtol=0, atol=1e-14)
+    torch.testing.assert_close(far, mean(10 + 710 * 4), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_grid_between_pixels_keeps_the_image_s_dtype(dtype):
+    x, weight = torch.ones(1, 1, 5, 5, dtype=dtype), torch.full((1, 1, 3, 3), 1 / 8, dtype=dtype)
+    y = mc.support_conv(x, mc.Grid(3, spacing=0.7), weight, **REFERENCE)
+    torch.testing.assert_close(y, torch.full((1, 1, 3, 3), 9 / 8, dtype=dtype))
+
+
+def test_a_grid_of_another_kind_is_asked_where_it_looks():
+    class Turned(mc.Grid):
+        def offsets(self, samples: slice = slice(None)) -> torch.Tensor:
+            return super().offsets(samples).flip(3)
+
+    x, weight = torch.randn(1, 1, 5, 5), torch.randn(1, 1, 3, 3)
+    y = mc.support_conv(x, Turned(3), weight, **REFERENCE)
+    torch.testing.assert_close(y, torch.nn.functional.conv2d(x, weight.mT))
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 3)])

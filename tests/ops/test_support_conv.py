@@ -197,11 +197,11 @@ def test_deform_conv2d_is_torchvisions_own():
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_metric_conv_is_the_tangent_ball_of_an_onion(dim):
+def test_metric_conv_is_the_tangent_ball_of_a_square_onion(dim):
     size = (5, 4, 3)[:dim]
     x, weight = torch.randn(2, 4, *size).double(), torch.randn(6, 2, *(3,) * dim).double()
     metric = randers(dim, 2, 2, size)
-    ball = mc.TangentBall(metric, mc.stencils.onion(3, dim))
+    ball = mc.TangentBall(metric, mc.stencils.square_onion(3, dim))
     expected = mc.support_conv(x, ball, weight, padding=1, groups=2)
     torch.testing.assert_close(mc.metric_conv(x, metric, weight, None, 1, 1), expected)
     face = {1: mc.ops.metric_conv1d, 2: mc.ops.metric_conv2d, 3: mc.ops.metric_conv3d}
@@ -210,6 +210,14 @@ def test_metric_conv_is_the_tangent_ball_of_an_onion(dim):
         ValueError, match=rf"`metric` has {dim} spatial axes; metric_conv{dim % 3 + 1}d needs {dim % 3 + 1}"
     ):
         face[dim % 3 + 1](x, metric, weight)
+
+
+@pytest.mark.parametrize(("kernel_size", "dilation", "radius"), [((3, 3), 1, 1.0), ((5, 3), (1, 3), 3.0)])
+def test_metric_conv_over_a_round_metric_of_the_kernel_s_reach_is_the_convolution(kernel_size, dilation, radius):
+    x, weight = torch.randn(2, 3, 9, 8).double(), torch.randn(4, 3, *kernel_size).double()
+    metric = mc.Riemannian.isotropic(torch.full((1, 1, 1, 1), radius).double())
+    y = mc.metric_conv(x, metric, weight, padding=2, dilation=dilation)
+    torch.testing.assert_close(y, F.conv2d(x, weight, padding=2, dilation=dilation))
 
 
 def test_a_new_support_works_at_once():

@@ -137,6 +137,33 @@ def test_the_field_of_a_strided_layer_is_stretched_to_its_image_and_its_balls_ar
     assert np.allclose((high + low) / 2, 8.0, atol=0.05)
 
 
+def test_balls_of_a_constant_metric_are_as_large_in_a_strided_layer():
+    layer = mc.nn.MetricConv2d(1, 2, 3, stride=2, padding=1, metric=mc.Riemannian.isotropic(1.5))
+    (patch,) = plot_unit_balls(layer, torch.rand(1, 1, 16, 16), [(8, 9)]).patches
+    low, high = patch.get_path().get_extents().get_points()
+    assert np.allclose([low, high], [[7.5, 6.5], [10.5, 9.5]], atol=0.05)
+
+
+@pytest.mark.parametrize("to", [mc.nn.MetricConv2d, mc.nn.DeformableConv2d])
+@pytest.mark.parametrize("stride", [1, 2, (1, 3)])
+def test_a_recorded_support_is_drawn_as_its_layer_is(to, stride):
+    layer, image = stir(to(1, 2, 3, stride=stride, padding=1)), torch.rand(1, 1, 18, 18)
+    with mc.nn.record_supports(layer) as seen:
+        layer(image)
+    whole, kept = (plot_unit_balls(source, image, 2).patches for source in (layer, seen[""]))
+    assert len(whole) == 4 and all(np.allclose(a.get_xy(), b.get_xy()) for a, b in zip(whole, kept, strict=True))
+
+
+def test_balls_of_a_support_are_as_large_as_its_stride_says_and_those_of_a_bare_metric_as_the_caller_does():
+    support = mc.TangentBall(field(mc.Riemannian.isotropic(2.0)), mc.stencils.onion(3))
+    support.stride = (2, 4)
+    for ball in (*unit_balls(support, [(9, 12)]), *unit_balls(support.metric, [(9, 12)], stride=(2, 4))):
+        reach = (ball.outline - torch.tensor(ball.pixel)).abs().amax(0)
+        assert torch.allclose(reach, torch.tensor([1.0, 0.5]).double(), atol=1e-3)
+    (bare,) = unit_balls(support.metric, [(9, 12)])
+    assert (bare.outline - torch.tensor(bare.pixel)).abs().max() == pytest.approx(2.0, abs=1e-3)
+
+
 def test_both_kinds_are_drawn_in_their_colours():
     image = np.zeros((20, 24))
     axes = plot_unit_balls(field(leaning()), image, [(6, 6), (14, 16)], ["tangent", "geodesic"])

@@ -31,6 +31,15 @@ def test_samples_are_drawn_where_the_support_looks(image):
     assert {tuple(s) for s in samples} == {(x, y) for x in (12, 14, 16) for y in (14, 16, 18)}
 
 
+def test_the_support_of_a_strided_layer_is_stretched_to_its_image(image):
+    layer = mc.nn.MetricConv2d(1, 1, 3, stride=2, padding=1)
+    with mc.nn.record_supports(layer) as seen:
+        layer(torch.from_numpy(image)[None, None].float())
+    (panel,) = plot_supports(image, (16, 14), {"layer": seen[""]})
+    assert np.allclose(np.sort(panel.lines[0].get_xydata(), 0)[[0, -1]], [[13, 15], [15, 17]], atol=1e-4)
+    assert np.allclose(panel.lines[1].get_xydata(), [[14, 16]])
+
+
 def test_colour_images_have_supports_too():
     assert len(example_supports(torch.rand(3, 16, 20))) == 6
 

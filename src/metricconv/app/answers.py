@@ -78,7 +78,7 @@ class Answers:
         if path is None:
             return "", gr.update(choices=[""], value="")
         with _messages():
-            names = self.studio.load(path)
+            names = self.studio.load(path, gr.Warning)
         return path, gr.update(choices=["", *names], value=names[0])
 
 

@@ -5,12 +5,13 @@ A checkpoint is what ``metricconv reproduce classify`` keeps of a run; or a stat
 tensors; which layers are adaptive, and of what kind, by their heads.
 What the tensors cannot tell may stand beside them: "select", as for ``metricconv.convert``, and "geometry", a
 dictionary of arguments of the layers. (Heads of five numbers are taken for the Cholesky parametrisation; a Riemannian
-"spectral7" has five too.)
+"spectral7" has five too. Strides are those of torchvision unless "select" is "paper", which changes them.)
 """
 
 import math
 import textwrap
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cli.errors import UserError
-from ..convert import convert
+from ..convert import convert, plan_conversion
 from ..metrics import PARAMETRISATIONS
 from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
 
@@ -26,8 +27,8 @@ ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 _PREFIXES = ("net.", "model.", "module.", "network.")
 
 
-def load_network(path: Path) -> nn.Module:
-    """Return the network of a checkpoint, in evaluation mode."""
+def load_network(path: Path, report: Callable[[str], object] | None = None) -> nn.Module:
+    """Return the network of a checkpoint, in evaluation mode; ``report`` is told what the file leaves open."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -48,12 +49,22 @@ def load_network(path: Path) -> nn.Module:
         raise UserError(f"{path.name}: its adaptive layers are of {len(others) + 1} kinds; one is expected")
     options = loaded.get("geometry", {}) if isinstance(loaded.get("geometry", {}), dict) else {}
     select = loaded.get("select", list(heads))
+    if report is not None and "select" not in loaded and _may_be_papers(network, heads):
+        report(
+            f'{path.name}: tensors do not tell strides; if select="paper" made this network, save it as '
+            '{"state_dict": …, "select": "paper"}, or balls of layer4 are wrong'
+        )
     try:
         network = convert(network, select, to=kind, **geometry | options)
         network.load_state_dict(state)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path.name}: does not fit the network that its names tell ({_brief(error)})") from error
     return network.eval()
+
+
+def _may_be_papers(network: nn.Module, heads: Iterable[str]) -> bool:
+    """Say whether adaptive layers are those of ``convert(select="paper")``, which changes strides too."""
+    return set(heads) == {chosen.name for chosen in plan_conversion(network, "paper")}
 
 
 def _classifier(path: Path) -> nn.Module:

@@ -85,7 +85,7 @@ def launch(
         path = Path(checkpoint)
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        model = load_network(path)
+        model = load_network(path, lambda line: print(f"note: {line}", flush=True))
     missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
     if missing is not None:
         print(f"note: pictures are filtered slowly, as {missing}", flush=True)

@@ -110,9 +110,9 @@ class Studio:
         _keep(self.uploads, name, _shown(values), 8)
         return name
 
-    def load(self, path: str) -> list[str]:
+    def load(self, path: str, report: Callable[[str], object] | None = None) -> list[str]:
         """Read a checkpoint, keep its network by its path, and return the names of its adaptive layers."""
-        network = load_network(Path(path))
+        network = load_network(Path(path), report)
         _keep(self.models, path, network, 3)
         return [name for name, _ in adaptive_layers(network)]
 
@@ -175,8 +175,7 @@ class Studio:
             support = self.support(look, model)
             zoom = torch.tensor(self.clean(look).shape[:2]) / torch.tensor(field_size(support)).double()
             place = (torch.tensor(point) + 0.5) / zoom - 0.5
-            stride = dict(adaptive_layers(self.models[model]))[look.layer].stride
-            (ball,) = unit_balls(support, [place.tolist()], group=look.group, stride=stride)
+            (ball,) = unit_balls(support, [place.tolist()], group=look.group)
             return [(ball_kind(support, fitted="fitted"), _placed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
         stencil = getattr(stencils, look.stencil)(look.samples)
         metric = self.metric(look)

@@ -62,7 +62,7 @@ def compare_command(
     """Denoise a picture with every filter: a table, and a picture of all.
 
     Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls;
-    unless given, they suit noise of σ = 0.1.
+    unless given, they suit noise of σ = 0.1. Below the table are the commands that filter a picture with these balls.
 
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
@@ -85,7 +85,8 @@ def compare_command(
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
     rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
-    for name, chosen in contenders(samples, metric, seed).items():
+    filtered_by = contenders(samples, metric, seed)
+    for name, chosen in filtered_by.items():
         with console.status(name):
             apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
             apply(_corner(noisy, picture.channel_axis))  # so that none is charged for what is compiled once
@@ -97,6 +98,9 @@ def compare_command(
         if table is not None:  # both are written, or none
             write_table(table, [_line(row, source, clean, noise, seed, samples) for row in rows])
     results.print(_table(rows))
+    for chosen in filtered_by.values():
+        if chosen.method in _TUNED:
+            results.print(_command(chosen), highlight=False, markup=False, soft_wrap=True)
     console.print(f"wrote {target}" + (f" and {table}" if table else ""), highlight=False)
 
 
@@ -122,6 +126,12 @@ def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
     if own.name is None and start.name != MetricName.gradient:
         changes.pop("eps_omega", None)
     return dataclasses.replace(start, **changes)
+
+
+def _command(chosen: FilterKnobs) -> str:
+    """Return the command that filters a picture in this way."""
+    options = {"--method": chosen.method, "--samples": chosen.samples} | chosen.metric.given
+    return " ".join(["metricconv filter IN OUT", *(f"{option} {value}" for option, value in options.items())])
 
 
 def _clean(path: Path, picture: Picture, files: FileKnobs) -> np.ndarray:

@@ -138,10 +138,10 @@ class MetricKnobs:
     ] = None
 
     @property
-    def given(self) -> list[str]:
-        """The options that were given."""
+    def given(self) -> dict[str, object]:
+        """The options that were given, and their values."""
         options = {"--metric": self.name, "--iota": self.iota, "--alpha": self.alpha, "--scale": self.scale}
-        return [name for name, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None]
+        return {key: value for key, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None}
 
     def function(self, default: MetricName, padding_mode: str = "border") -> Callable[..., Metric]:
         """Return the function from an image (1, C, *spatial) to its metric."""
@@ -240,7 +240,7 @@ class FilterKnobs:
     def _check(self) -> None:
         """Refuse options that the method would not heed."""
         balls = self.method in (Method.tangent, Method.geodesic)
-        unheeded = [] if balls else self.metric.given
+        unheeded = [] if balls else list(self.metric.given)
         for option, given, heeded in (
             ("--stencil", self.stencil is not None, balls),
             ("--centre", self.centre, balls),

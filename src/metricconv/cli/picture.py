@@ -77,7 +77,11 @@ def to_depth(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return values.astype(dtype)
     kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
     limits = np.iinfo(kind)
-    return np.clip(np.rint(values * limits.max), limits.min, limits.max).astype(kind)
+    most = values.dtype.type(limits.max)  # rounded up, where floats are coarser than these integers
+    scaled = np.rint(values * most)
+    found = np.clip(scaled, limits.min, np.nextafter(most, 0)).astype(kind)
+    found[scaled >= most] = limits.max
+    return found
 
 
 def split_opacity(pixels: Array, profile: bytes | None) -> Picture:

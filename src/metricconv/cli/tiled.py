@@ -40,11 +40,17 @@ def filter_tiled(
         raise UserError(f"--tile {tile}: must be a multiple of {_TIFF_STEP}")
     if files.max_pixels is not None:
         raise UserError(f"--max-pixels {files.max_pixels}: of no use with tiles, which are read one by one")
+    for path in filter(is_zarr, (source, output)):
+        _put_back(path)
     check_output(output, force=files.force, inputs=(source,))
-    if source in output.parents:
+    if source.resolve() in output.resolve().parents:
         raise UserError(f"{output}: lies inside of the input {source}")
+    if output.resolve() in source.resolve().parents:
+        raise UserError(f"{output}: the input {source} lies inside of it")
     if not is_zarr(output) and output.suffix.lower() not in SUFFIXES:
         raise UserError(f"{output}: tiles are written to {', '.join(SUFFIXES)}")
+    if is_zarr(output):
+        _check_replaced(output)
     with contextlib.ExitStack() as opened:
         picture = _open(source, files.axes, opened)
         check_format(output, picture, SUFFIXES)
@@ -118,18 +124,51 @@ def _write(path: Path, picture: Picture, tile: int) -> None:
         _write_tiff(path, picture, tile)
 
 
+def _check_replaced(path: Path) -> None:
+    """Refuse to replace a folder by an array if it is none: a group holds others, and another folder anything."""
+    if not path.exists() or not any(path.iterdir()):
+        return
+    try:
+        zarr.open_array(path, mode="r")
+    except Exception as error:  # as many ways to be none as there are folders
+        raise UserError(f"{path}: is a group or another folder, not an array, and is not replaced") from error
+
+
 def _write_zarr(path: Path, array: da.Array) -> None:
     """Write an array in a folder beside, which takes the place of ``path`` when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
+    part, aside = _beside(path)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    _clear(path)
     try:
-        array.to_zarr(temporary, mode="w")
+        array.to_zarr(part, mode="w")
         if path.exists():
-            shutil.rmtree(path)
-        temporary.replace(path)
+            path.resolve().rename(aside)
+        part.rename(path.resolve())
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _put_back(path)
+        _clear(path)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """Return where a store is written, and where the one that it replaces is whole until then."""
+    place = path.resolve()
+    return place.with_name(f".{place.name}.part"), place.with_name(f".{place.name}.old")
+
+
+def _put_back(path: Path) -> None:
+    """Put back the store that a run, perhaps a former one, moved aside and did not replace."""
+    _, aside = _beside(path)
+    if aside.exists() and not path.exists():
+        aside.rename(path.resolve())
+
+
+def _clear(path: Path) -> None:
+    """Delete what runs have left beside a store: one that is not whole, and one that has been replaced."""
+    part, aside = _beside(path)
+    shutil.rmtree(part, ignore_errors=True)
+    if aside.exists() and path.exists():
+        aside.rename(part)  # at once, so that no part of it is ever put back
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _write_npy(path: Path, array: da.Array) -> None:

@@ -163,7 +163,12 @@ def structure_metric(
     _checks.positive(iota, "iota")
     _checks.not_negative(alpha, "alpha")
     gradient = _gradient(image, _checks.positive(noise_scale, "noise_scale"), padding_mode)
-    gradient = gradient / _scale(gradient) if largest is None else gradient
+    if largest is None:
+        gradient = gradient / _scale(gradient)
+    else:
+        _checks.not_negative(largest, "largest")
+        # In float64, of which the root of what is given is a number, whatever the image's dtype.
+        gradient, largest = (gradient.double() / math.sqrt(largest or 1.0)).to(gradient.dtype), 1.0
     tensor, trace = _structure(gradient, integration_scale, padding_mode)
     shape = _symmetric.identity(tensor) + alpha**2 * tensor / _largest(trace, largest)
     return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
@@ -177,8 +182,8 @@ def gradient_length(image: Tensor, scale: float | None, padding_mode: str = "bor
 def structure_trace(
     image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
 ) -> Tensor:
-    """Return tr J, whose maximum the structure metric divides by: (B, 1, 1, *spatial)."""
-    return _structure(_gradient(image, noise_scale, padding_mode), integration_scale, padding_mode)[1]
+    """Return tr J, whose maximum the structure metric divides by, in float64 as it is a square: (B, 1, 1, *spatial)."""
+    return _structure(_gradient(image, noise_scale, padding_mode).double(), integration_scale, padding_mode)[1]
 
 
 def gradient_reach(scale: float | None) -> int:

@@ -110,12 +110,15 @@ class Parametrisation(ABC):
         return (1 + _ROUNDING / self.eps_omega) / (self.eps_omega * math.sqrt(self.smallest_eigenvalue))
 
     def identity(self) -> Tensor:
-        """Return raw numbers (channels,) for which M = I and ω = 0, where every number that can matter has a slope."""
+        """Return raw numbers (channels,) for which M = I and ω = 0, where every number that can matter has a slope.
+
+        They are in float64. Given as ``start``, they are rounded to the dtype of the numbers that they are added to.
+        """
         return constants(self.matrix_identity() + [0.0] * self._drift_channels)
 
     def neutral(self) -> Tensor:
         """Return the raw numbers (channels,) of a silent head: zeros, where the paper's experiments start."""
-        return torch.zeros(self.channels, device="cpu")
+        return constants([0.0] * self.channels)
 
     def __call__(
         self, raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None, radius: float = 1
@@ -341,7 +344,7 @@ class Spectral7(Spectral):
     >>> seven = Spectral7()
     >>> seven.channels, round(seven.max_reach)
     (7, 63)
-    >>> seven(seven.identity().view(1, 1, 7, 1, 1)).M.flatten()
+    >>> seven(seven.identity().view(1, 1, 7, 1, 1)).M.flatten().float()
     tensor([1., 0., 1.])
     """
 
@@ -389,8 +392,8 @@ PARAMETRISATIONS: dict[str, type[Parametrisation]] = {
 
 
 def constants(numbers: list[float]) -> Tensor:
-    """Return numbers (n,) on the CPU, whatever the default device, in the default dtype, or float32 if that is half."""
-    return torch.tensor(numbers, device="cpu", dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
+    """Return numbers (n,) in float64 on the CPU, whatever the default device and dtype."""
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def affine(raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None) -> Tensor:

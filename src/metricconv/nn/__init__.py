@@ -4,7 +4,14 @@ from .base import AdaptiveConv
 from .graphs import capture
 from .metric import MetricConv, MetricConv1d, MetricConv2d, MetricConv3d
 from .rivals import DeformableConv2d, DilatedConv2d, ShiftedConv2d
-from .training import adaptive_layers, geometry_l1, param_groups, record_supports, set_geometry_gain
+from .training import (
+    adaptive_layers,
+    geometry_l1,
+    param_groups,
+    record_supports,
+    reset_geometry,
+    set_geometry_gain,
+)
 
 __all__ = [
     "AdaptiveConv",
@@ -20,5 +27,6 @@ __all__ = [
     "geometry_l1",
     "param_groups",
     "record_supports",
+    "reset_geometry",
     "set_geometry_gain",
 ]

@@ -126,16 +126,17 @@ class AdaptiveConv(nn.Module, ABC):
             device=self.weight.device,
             dtype=self.weight.dtype,
         )
+        self.follow_weights()
 
     @abstractmethod
     def make_support(self, predicted: Tensor) -> Support:
         """Turn what the head predicted, (B, G, n, *out), into a support, by ``identity + geometry_gain · it``."""
 
     def reset_parameters(self) -> None:
-        """Draw weights and bias anew (a fixed kernel is the mean), set the head to zero and its gain to 1."""
+        """Draw weights and bias anew (a fixed kernel is the mean), and reset the geometry."""
+        self.reset_geometry()
         fan_in = self.weight[0].numel()
         with torch.no_grad():
-            self.geometry_gain.fill_(1.0)
             if self.init == "paper" or not self.learn_weight:
                 self.weight.fill_(1 / fan_in)
             else:
@@ -143,9 +144,12 @@ class AdaptiveConv(nn.Module, ABC):
             if self.bias is not None:
                 bound = 1 / math.sqrt(fan_in)
                 nn.init.uniform_(self.bias, -bound, bound)
-            if self.head is not None:
-                for parameter in self.head.parameters():
-                    parameter.zero_()
+
+    def reset_geometry(self) -> None:
+        """Set what the head predicts to zero and its gain to 1; weights and bias stay."""
+        self.geometry_gain.fill_(1.0)
+        if self.head is not None:
+            self.head.reset_parameters()
 
     def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
@@ -153,9 +157,15 @@ class AdaptiveConv(nn.Module, ABC):
         assert self.head is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         if not self.modulation:
-            return self.make_support(predicted), None
+            return self.placed(self.make_support(predicted)), None
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
-        return self.make_support(predicted), 2 * (modulation * self.geometry_gain).sigmoid()
+        return self.placed(self.make_support(predicted)), 2 * (modulation * self.geometry_gain).sigmoid()
+
+    def placed(self, support: Support) -> Support:
+        """Tell a support of a strided layer how far apart its pixels lie in the input, if it does not know."""
+        if support.stride is None and max(self.stride) > 1:
+            support.stride = self.stride
+        return support
 
     def check_input(self, x: Tensor) -> None:
         """Refuse what is not (B, C_in, *spatial)."""
@@ -167,8 +177,7 @@ class AdaptiveConv(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
         if isinstance(x, fx.Proxy):  # type: ignore[unreachable]
-            # A traced graph calls the layer as a whole, as it does torch's own.
-            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})  # type: ignore[unreachable]
+            return self._traced(x)  # type: ignore[unreachable]
         if _checks.floating(x, "input").dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         support, modulation = self.look(x)
@@ -186,6 +195,14 @@ class AdaptiveConv(nn.Module, ABC):
             padding_mode=self.padding_mode,
             backend=self.backend,
         )
+
+    def _traced(self, x: fx.Proxy) -> fx.Proxy:
+        """Let a traced graph call the layer as a whole, as it does torch's own."""
+        path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
+        if not path:
+            name = type(self).__name__
+            raise ValueError(f"a {name} alone cannot be traced, as graphs call it as a whole: wrap it in nn.Sequential")
+        return x.tracer.create_proxy("call_module", path, (x,), {})
 
     @classmethod
     def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Any) -> Self:
@@ -242,7 +259,9 @@ class AdaptiveConv(nn.Module, ABC):
         return {**self.__dict__, "_recorder": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=self.geometry_gain.dtype))
+        gain = self.geometry_gain
+        # A checkpoint without it leaves it as it is; on the meta device it has no value yet.
+        state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=gain.dtype) if gain.is_meta else gain)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _padding(self, padding: int | Sequence[int] | str) -> tuple[int, ...]:
@@ -273,7 +292,12 @@ class AdaptiveConv(nn.Module, ABC):
     def move_constants(self, device: torch.device) -> None:
         """Move what is neither parameter nor buffer."""
         if self.identity is not None:
-            self.identity = self.identity.to(device)
+            self.identity = self.identity.to(device, widest(device))
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return float64 where a device has it: Apple's GPUs do not."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _spelt_out(cls: type[AdaptiveConv]) -> inspect.Signature:

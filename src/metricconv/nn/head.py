@@ -34,6 +34,11 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.zeros(out_channels, in_channels, *kernel_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype))
 
+    def reset_parameters(self) -> None:
+        """Predict zeros again."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, out_channels, *out), on the output grid of the layer."""
         padding: Sequence[int] = self.padding

@@ -13,7 +13,7 @@ from ..ops.problem import OutputGrid
 from ..stencils import Stencil, onion, polar, square_onion
 from ..supports import GeodesicBall, Support, TangentBall
 from ..supports.geodesic import Rays
-from .base import AdaptiveConv
+from .base import AdaptiveConv, widest
 
 
 class MetricConv(AdaptiveConv):
@@ -30,10 +30,12 @@ class MetricConv(AdaptiveConv):
         radius: the balls' radius in pixels where the predicted M is the identity. By default the reach of the ordinary
             kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
         metric: a metric instead of a predictor: a ``Metric``, or a callable from the input to one. Given on the grid
-            of the input, it is read at the centres of the output's pixels.
+            of the input, it is read at the centres of the output's pixels. One of the input's size is taken for that
+            even where a strided output has the same size.
         ball: "tangent", of the metric at each pixel alone, or "geodesic", of the metric as it changes around it. They
             start alike, as the identity metric is the same everywhere.
         steps: of the integrator along each ray of a geodesic ball; see ``GeodesicBall``.
+        smooth: how many times the metric is smoothed before geodesic balls are found; see ``GeodesicBall``.
 
     >>> conv = MetricConv2d(16, 32, 3, padding=1)
     >>> conv(torch.randn(2, 16, 8, 8)).shape
@@ -50,6 +52,7 @@ class MetricConv(AdaptiveConv):
         metric: Metric | Callable[[Tensor], Metric] | None = None,
         ball: str = "tangent",
         steps: int | None = None,
+        smooth: int = 1,
         device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
@@ -58,8 +61,11 @@ class MetricConv(AdaptiveConv):
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
         if steps is not None and ball == "tangent":
             raise ValueError(f"`steps` (={steps!r}) are those of geodesics: they need ball='geodesic'")
+        if smooth != 1 and ball == "tangent":
+            raise ValueError(f"`smooth` (={smooth!r}) is for geodesics: it needs ball='geodesic'")
         self.rays = Rays.of(self.stencil) if ball == "geodesic" else None
         self.steps = steps if steps is None else _checks.whole(steps, "steps", minimum=1)
+        self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         paper = self.init == "paper"
         reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
         self.radius = float(1 if paper else max(reach, 1)) if radius is None else _checks.positive(radius, "radius")
@@ -93,7 +99,7 @@ class MetricConv(AdaptiveConv):
         if self.metric is None:
             return super().look(x)
         self.check_input(x)
-        return self._balls(self._given(x)), None
+        return self.placed(self._balls(self._given(x))), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
@@ -101,15 +107,14 @@ class MetricConv(AdaptiveConv):
         text = f"{super().extra_repr()}, {geometry}, radius={self.radius}"
         if self.ball == "geodesic":
             text += ", ball='geodesic'" + (f", steps={self.steps}" if self.steps is not None else "")
+            text += f", smooth={self.smooth}" if self.smooth != 1 else ""
         return text
 
     def move_constants(self, device: torch.device) -> None:
         """Move the stencil and a given metric."""
         super().move_constants(device)
-        # Apple's GPUs have no float64.
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        self.stencil = self.stencil.to(device, dtype)
-        self.rays = None if self.rays is None else self.rays.to(device, dtype)
+        self.stencil = self.stencil.to(device, widest(device))
+        self.rays = None if self.rays is None else self.rays.to(device, widest(device))
         if isinstance(self.metric, Metric):
             self.metric = self.metric.to(device)
 
@@ -119,7 +124,7 @@ class MetricConv(AdaptiveConv):
         # A metric has no zeros or mirror images past the border; it goes on as it is there.
         mode = "circular" if self.padding_mode == "circular" else "border"
         return GeodesicBall(
-            metric, self.rays, self.steps, dilation=self.dilation, stride=self.stride, padding_mode=mode
+            metric, self.rays, self.steps, self.smooth, dilation=self.dilation, stride=self.stride, padding_mode=mode
         )
 
     def _given(self, x: Tensor) -> Metric:
@@ -127,7 +132,8 @@ class MetricConv(AdaptiveConv):
         if not isinstance(metric, Metric):
             raise TypeError(f"`metric` must give a Metric, got {type(metric).__name__}")
         grid = OutputGrid(tuple(x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
-        if metric.spatial == x.shape[2:] != grid.size:
+        # An output of stride 1 and the input's size has its centres at the input's pixels.
+        if metric.spatial == x.shape[2:] and (max(self.stride) > 1 or grid.size != x.shape[2:]):
             like = next(iter(metric.tensors().values()))
             metric = metric.at(grid.centres(like).unsqueeze(0))
         return metric

@@ -21,7 +21,7 @@ class DeformableConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.zeros(2 * math.prod(self.kernel_size), device="cpu"))
+        self.add_head(constants([0.0] * (2 * math.prod(self.kernel_size))))
 
     def make_support(self, predicted: Tensor) -> Deformable:
         """Read the numbers as displacements (y, x) of each sample."""
@@ -36,7 +36,7 @@ class ShiftedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(torch.zeros(2, device="cpu"))
+        self.add_head(constants([0.0, 0.0]))
 
     def make_support(self, predicted: Tensor) -> Shifted:
         """Read the numbers as the displacement (y, x) of the grid."""

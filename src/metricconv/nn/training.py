@@ -73,6 +73,15 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
         layer.geometry_gain.fill_(gain)
 
 
+def reset_geometry(model: nn.Module) -> None:
+    """Set every head of a model to zero, and its gain to 1: layers look where ordinary convolutions do, as at first.
+
+    Weights stay. Call it after code that initialises all parameters of a model, those of heads included.
+    """
+    for _, layer in adaptive_layers(model):
+        layer.reset_geometry()
+
+
 @contextlib.contextmanager
 def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
     """Keep, by layer name, where each adaptive convolution looked last; no hooks are left behind.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _checks
 from ..metrics import Metric, check_positive
-from ..stencils import Stencil, onion
+from ..stencils import Stencil, square_onion
 from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offsets
 from . import cpu, reference, triton
 from .problem import Problem, check
@@ -114,19 +114,26 @@ def metric_conv(
             follows from the shapes of input and weight.
         metric: the metric at each output pixel.
         dilation: sets the output's size and centres, as in ``nn.Conv2d``; the ball's size is the metric's affair.
-        stencil: how the ball is sampled; onion peeling of the weight's kernel size, then odd and equal along all axes,
-            if not given.
+        stencil: how the ball is sampled; if not given, by the square onion of the weight's kernel size, odd then, and
+            dilation, as in ``MetricConv2d``: a round metric of the kernel's reach gives the ordinary convolution.
+
+    >>> import metricconv as mc
+    >>> x, w = torch.randn(1, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    >>> y = mc.metric_conv(x, mc.Riemannian.isotropic(1.0), w, padding=1)
+    >>> torch.allclose(y, torch.nn.functional.conv2d(x, w, padding=1), atol=1e-5)
+    True
     """
     _checks.instance_of(metric, Metric, "metric")
     groups = _groups(input, weight)
+    dilation = _checks.tuple_of(dilation, metric.dim, "dilation", minimum=1)
     if stencil is None:
         kernel_size = tuple(weight.shape[2:])
-        if any(k != kernel_size[0] for k in kernel_size) or kernel_size[0] % 2 == 0:
+        if len(kernel_size) != metric.dim or any(k % 2 == 0 for k in kernel_size):
             raise ValueError(
-                f"`weight` has kernel size {kernel_size}: onion peeling needs an odd one, equal along all axes; give a "
-                "`stencil` for another"
+                f"`weight` has kernel size {kernel_size}: it must be odd along the {metric.dim} spatial axes of "
+                "`metric`; give a `stencil` for an even one"
             )
-        stencil = onion(kernel_size[0], metric.dim)
+        stencil = square_onion(kernel_size, spacing=dilation)
     return support_conv(
         input,
         TangentBall(metric, stencil, dilation),
@@ -198,7 +205,8 @@ def choose_backend(problem: Problem, name: str = "auto") -> Backend:
 def check_finite() -> Iterator[None]:
     """Refuse NaN, infinity and metrics that are not positive at every ``support_conv`` inside, naming the pixel.
 
-    Off by default, since looking synchronises with the device.
+    Off by default, since looking synchronises with the device. Compiled graphs are not checked: run the network
+    uncompiled, or under ``torch.compiler.set_stance("force_eager")``.
 
     >>> import metricconv as mc
     >>> with mc.check_finite():

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .._interpolation import corners
+from ..supports import Grid
+from ..supports.base import lattice
 from .problem import Problem
 
 # Values gathered at once, or coordinates where those are more: 64 MB in float32. Rows and weights of their corners come
@@ -64,7 +66,7 @@ def _partial_sum(problem: Problem, rows: Tensor, samples: slice) -> Tensor:
 def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Tensor]]:
     """Return, for each corner of each sample, its row and its interpolation weight: (B, N, p, G)."""
     x, support = problem.input, problem.support
-    offsets = support.offsets(samples)  # [B, G, p, d, *out]
+    offsets = _offsets(problem, samples)  # [B, G, p, d, *out]
     offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
     # Whole pixels stay apart: with them a position would have few fractions in a long image.
     moved = [_per_pixel(o + half, problem) for o, half in zip(offsets.unbind(3), problem.grid.halves, strict=True)]
@@ -74,6 +76,15 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     group = torch.arange(support.groups, device=x.device)
     found = list(corners(position, x.shape[2:], problem.padding_mode, base))
     return [(flat + image) * support.groups + group for flat, _ in found], [weight for _, weight in found]
+
+
+def _offsets(problem: Problem, samples: slice) -> Tensor:
+    """Return the offsets of some samples; a grid, which has no numbers a pixel, is as precise as the image."""
+    x, support = problem.input, problem.support
+    if type(support) is not Grid:
+        return support.offsets(samples)
+    like = x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
+    return lattice(support.kernel_size, support.spacing, samples, like=like)
 
 
 def _per_pixel(field: Tensor, problem: Problem) -> Tensor:

@@ -22,7 +22,8 @@ class Support(ABC):
 
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
-    stride: tuple[int, ...] | None = None  # the only one it is for, where samples depend on those of other pixels
+    # The only one it is for: where samples depend on those of other pixels, and where a strided layer looked.
+    stride: tuple[int, ...] | None = None
 
     @abstractmethod
     def offsets(self, samples: slice = slice(None)) -> Tensor:

@@ -68,7 +68,8 @@ def unit_balls(
         stencil: samples the balls of a metric.
         smooth: how often a metric is smoothed before geodesics are traced, as in ``GeodesicBall``.
         image_index, group: which image of the batch, and which metric group.
-        stride: input pixels between pixels of the field, as a strided layer has them; a geodesic ball knows its own.
+        stride: input pixels between pixels of the field. By default that of the support, if it has one, else 1; a bare
+            metric has none, so say the stride of the layer that it is from.
 
     >>> import metricconv as mc
     >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).map(lambda t: t.expand(1, 1, 3, 9, 9)), [(4, 4)])
@@ -76,8 +77,7 @@ def unit_balls(
     2.0...
     """
     size = field_size(source)
-    own = source.stride if isinstance(source, GeodesicBall) else 1
-    stride = _checks.tuple_of(own if stride is None else stride, 2, "stride", minimum=1)
+    stride = _strides(source, stride)
     kind = ball_kind(source) if ball is None else _checks.one_of(ball, KINDS, "ball")
     if stencil is not None:
         _checks.instance_of(stencil, Stencil, "stencil")
@@ -145,7 +145,7 @@ def plot_unit_balls(
         stencil: samples the balls of a metric, which has none of its own.
         axes: what to draw on; new ones if not given.
         colour: of all balls, instead of those above.
-        smooth, group, stride: as in ``unit_balls``; a layer knows its own stride.
+        smooth, group, stride: as in ``unit_balls``; a layer, and a support recorded of it, know their own stride.
 
     >>> import metricconv as mc
     >>> image = torch.rand(1, 1, 32, 32)
@@ -160,11 +160,8 @@ def plot_unit_balls(
     kinds = [ball] if isinstance(ball, str) or ball is None else list(ball)
     if not kinds:
         raise ValueError(f"`ball` (={ball!r}) must not be empty")
-    field = field_size(source)
-    size = field if image is None else canvas.to_array(image).shape[:2]
-    zoom = torch.tensor([n / m if m > 1 else 1.0 for n, m in zip(size, field, strict=True)], dtype=torch.float64)
-    pixels = torch.tensor(canvas.places(points, size), dtype=torch.float64)
-    where = (pixels + 0.5) / zoom - 0.5
+    size = field_size(source) if image is None else canvas.to_array(image).shape[:2]
+    where, zoom = in_field(source, points, size, stride)
     options: dict[str, Any] = {"smooth": smooth, "group": group, "stride": stride}
     balls = {kind: unit_balls(source, where, kind, stencil, **options) for kind in kinds}
     axes = canvas.one_axes(axes, image)
@@ -221,6 +218,23 @@ def field_size(source: Metric | Support) -> tuple[int, int]:
     if len(size) != 2:
         raise ValueError(f"`source` must be a field of 2 spatial axes to be drawn, got {len(size)}")
     return size
+
+
+def in_field(
+    source: Metric | Support, points: canvas.Points, size: Sequence[int], stride: int | Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return points (N, 2) of an image in pixels of a field that covers it, and how many of the former one is, (2,)."""
+    sizes = zip(size, field_size(source), _strides(source, stride), strict=True)
+    zoom = torch.tensor([n / m if m > 1 else s for n, m, s in sizes], dtype=torch.float64)
+    pixels = torch.tensor(canvas.places(points, size), dtype=torch.float64)
+    return (pixels + 0.5) / zoom - 0.5, zoom
+
+
+def _strides(source: Metric | Support, stride: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the stride that is given, or the support's own, or 1."""
+    if stride is None and not isinstance(source, Metric):
+        stride = source.stride
+    return _checks.tuple_of(1 if stride is None else stride, 2, "stride", minimum=1)
 
 
 def one_field(metric: Metric, image_index: int, group: int) -> Metric:

@@ -13,7 +13,7 @@ from ..filters import _to_field
 from ..metrics import Metric, Randers, gradient_metric, smoothed
 from ..supports import Deformable, GeodesicBall, Grid, Shifted, Support, TangentBall
 from . import canvas
-from .balls import COLOURS, Ball, ball_kind, draw_ball, unit_balls
+from .balls import COLOURS, Ball, ball_kind, draw_ball, in_field, unit_balls
 
 # A metric whose balls are a few pixels large, lean, and bend: made to be seen.
 _EXAMPLE_METRIC = partial(gradient_metric, iota=0.07, alpha=6.0, eps_omega=0.6, scale=1.5)
@@ -34,8 +34,9 @@ def plot_supports(
 
     Args:
         image: what to draw over.
-        point: (y, x), the pixel.
-        supports: by name; those of ``example_supports(image)`` if not given.
+        point: (y, x), the pixel of the image.
+        supports: by name; those of ``example_supports(image)`` if not given. One coarser than the image, as that of a
+            strided layer, is stretched to its size.
         axes: one for each support; a new row if not given.
         margin: pixels to show around the farthest sample.
 
@@ -47,17 +48,18 @@ def plot_supports(
         raise ValueError("`supports` must not be empty")
     if not isinstance(margin, int | float) or not 0 <= margin < math.inf:
         raise ValueError(f"`margin` (={margin!r}) must be finite and at least 0")
-    balls = {name: unit_balls(support, [point])[0] for name, support in chosen.items()}
     size = canvas.to_array(image).shape[:2]
+    fields = {name: in_field(support, [point], size) for name, support in chosen.items()}
+    balls = {name: unit_balls(chosen[name], where)[0] for name, (where, _) in fields.items()}
     panels = list(canvas.new_axes(1, len(chosen), height=1.7)[0] if axes is None else axes)
     if len(panels) != len(chosen):
         raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(panels)}")
-    reach = margin + max(float((_extent(ball) - torch.tensor(ball.pixel)).abs().max()) for ball in balls.values())
+    reach = margin + max(_reach(ball, fields[name][1]) for name, ball in balls.items())
+    y, x = point
     for panel, (name, ball) in zip(panels, balls.items(), strict=True):
         canvas.show(panel, image, size)
-        draw_ball(panel, ball, COLOURS[ball_kind(chosen[name], fitted="fitted")], size=1.4)
+        draw_ball(panel, ball, COLOURS[ball_kind(chosen[name], fitted="fitted")], fields[name][1], size=1.4)
         panel.set_title(name, fontsize=9)
-        y, x = ball.pixel
         panel.set(xlim=(x - reach - 0.5, x + reach + 0.5), ylim=(y + reach + 0.5, y - reach - 0.5))
         panel.set_facecolor("0.85")
     return panels
@@ -93,5 +95,7 @@ def example_supports(
     }
 
 
-def _extent(ball: Ball) -> Tensor:
-    return ball.outline if ball.samples is None else torch.cat([ball.outline, ball.samples])
+def _reach(ball: Ball, zoom: Tensor) -> float:
+    """Return how far a ball and its samples go from their pixel, in pixels of the image."""
+    points = ball.outline if ball.samples is None else torch.cat([ball.outline, ball.samples])
+    return float(((points - torch.tensor(ball.pixel)) * zoom).abs().max())

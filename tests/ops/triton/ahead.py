@@ -20,6 +20,7 @@ from ops.cases import Case
 
 parametrise = importlib.import_module("metricconv.ops.triton.parametrise")  # the package has a function of this name
 _TYPES = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
@@ -135,7 +136,7 @@ def parametrise_launches_of(parametrisation: Parametrisation) -> list[tuple[Any,
     """Return the kernels that make a metric of raw numbers, and of its gradient theirs, with their arguments."""
     raw = torch.zeros(2, 1, parametrisation.channels, 4, 5, requires_grad=True)
     with caught() as launches:
-        metric = parametrise.parametrise(parametrisation, raw, None, None, 1.0)
+        metric = parametrise.parametrise(parametrisation, raw, parametrisation.identity(), torch.ones(()), 1.0)
         assert metric is not None
         torch.autograd.grad(sum(t.sum() for t in metric.tensors().values()), raw)
     return launches
