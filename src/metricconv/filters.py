@@ -207,7 +207,7 @@ def tangent_filter(
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
     balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
-    return _filter(image, channel_axis, lambda x: _mean_over(x, balls_of(x), padding_mode, centre, progress))
+    return _filter_over(image, channel_axis, balls_of, padding_mode, centre, progress)
 
 
 def geodesic_filter(
@@ -246,7 +246,7 @@ def geodesic_filter(
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
     balls_of = _balls(make, samples, metric, stencil, padding_mode)
-    return _filter(image, channel_axis, lambda x: _mean_over(x, balls_of(x), padding_mode, centre, progress))
+    return _filter_over(image, channel_axis, balls_of, padding_mode, centre, progress)
 
 
 def _balls(
@@ -300,19 +300,29 @@ def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Ten
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
 
 
-def _mean_over(
-    x: Tensor, ball: TangentBall | GeodesicBall, padding_mode: str, centre: bool, progress: Progress | None
-) -> Tensor:
+def _filter_over(
+    image: Image,
+    channel_axis: int | None,
+    balls_of: Callable[[Tensor], TangentBall | GeodesicBall],
+    padding_mode: str,
+    centre: bool,
+    progress: Progress | None,
+) -> Image:
     """Take the mean over balls, and the pixel itself if ``centre``, in strips where progress is to be told."""
-    if progress is None:
-        y = _mean(x, ball, padding_mode)
-    elif not callable(progress):
+    if progress is not None and not callable(progress):
         raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
-    elif isinstance(ball, TangentBall):
-        y = _mean_in_strips(x, ball, padding_mode, progress)
-    else:
-        y = _geodesic_mean_in_strips(x, ball, padding_mode, progress)
-    return y + (x - y) / (ball.samples + 1) if centre else y
+
+    def mean(x: Tensor) -> Tensor:
+        balls = balls_of(x)
+        if progress is None:
+            y = _mean(x, balls, padding_mode)
+        elif isinstance(balls, TangentBall):
+            y = _mean_in_strips(x, balls, padding_mode, progress)
+        else:
+            y = _geodesic_mean_in_strips(x, balls, padding_mode, progress)
+        return y + (x - y) / (balls.samples + 1) if centre else y
+
+    return _filter(image, channel_axis, mean)
 
 
 def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:

@@ -108,13 +108,13 @@ class AdaptiveConv(nn.Module, ABC):
         self.geometry_gain: Tensor
         self._recorder: Callable[[Support], None] | None = None
         self.head: Head | None = None
-        self.identity: Tensor | None = None
+        self.identity: Tensor | None = None  # in float32, or float64 in a layer of that dtype
         self.reset_parameters()
 
     def add_head(self, identity: Tensor) -> None:
         """Add the predictor of ``len(identity)`` numbers a pixel and metric group (and of the modulation)."""
         numbers = len(identity) + (math.prod(self.kernel_size) if self.modulation else 0)
-        self.identity = identity
+        self.identity = self._exact_identity = identity
         self.head = Head(
             self.in_channels,
             numbers * self.metric_groups,
@@ -291,13 +291,9 @@ class AdaptiveConv(nn.Module, ABC):
 
     def move_constants(self, device: torch.device) -> None:
         """Move what is neither parameter nor buffer."""
-        if self.identity is not None:
-            self.identity = self.identity.to(device, widest(device))
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """Return float64 where a device has it: Apple's GPUs do not."""
-    return torch.float32 if device.type == "mps" else torch.float64
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        if self.identity is not None and (self.identity.device, self.identity.dtype) != (device, dtype):
+            self.identity = self._exact_identity.to(device, dtype)
 
 
 def _spelt_out(cls: type[AdaptiveConv]) -> inspect.Signature:

@@ -13,7 +13,7 @@ from ..ops.problem import OutputGrid
 from ..stencils import Stencil, onion, polar, square_onion
 from ..supports import GeodesicBall, Support, TangentBall
 from ..supports.geodesic import Rays
-from .base import AdaptiveConv, widest
+from .base import AdaptiveConv
 
 
 class MetricConv(AdaptiveConv):
@@ -113,8 +113,10 @@ class MetricConv(AdaptiveConv):
     def move_constants(self, device: torch.device) -> None:
         """Move the stencil and a given metric."""
         super().move_constants(device)
-        self.stencil = self.stencil.to(device, widest(device))
-        self.rays = None if self.rays is None else self.rays.to(device, widest(device))
+        # Apple's GPUs have no float64.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.stencil = self.stencil.to(device, dtype)
+        self.rays = None if self.rays is None else self.rays.to(device, dtype)
         if isinstance(self.metric, Metric):
             self.metric = self.metric.to(device)
 
