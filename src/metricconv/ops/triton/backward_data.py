@@ -10,6 +10,7 @@ from .geometry import (
     corner_rows,
     image_start,
     load_corners,
+    load_factor,
     load_parameters,
     load_tap,
     not_too_far,
@@ -164,9 +165,7 @@ def backward_data_kernel(
             y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
-            m = tl.full([BM], 1.0, tl.float32)
-            if MODULATED:
-                m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
+            m = load_factor(modulation, modulation_at, modulation_strides, tap, MODULATED, HUGE)
 
             if HOW == "known":
                 here_at = column_at + tap * channels.ins

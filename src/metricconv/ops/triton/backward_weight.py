@@ -10,6 +10,7 @@ from .geometry import (
     corner_rows,
     image_start,
     load_corners,
+    load_factor,
     load_parameters,
     load_tap,
     offset,
@@ -116,10 +117,8 @@ def backward_weight_kernel(
         centre_x = column * lattice.stride_x + lattice.origin_x
         y0, y1, wy0, wy1, vy0, vy1 = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
         x0, x1, wx0, wx1, vx0, vx1 = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
-        m = tl.full([BM], 1.0, tl.float32)
-        if MODULATED:
-            at = place(image, metric, row, column, modulation_strides, HUGE) + wide(tap, HUGE) * modulation_strides.n
-            m = tl.load(modulation + at).to(tl.float32)
+        modulation_at = place(image, metric, row, column, modulation_strides, HUGE)
+        m = load_factor(modulation, modulation_at, modulation_strides, tap, MODULATED, HUGE)
         rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
         corners = load_corners(x, start, rows, c, in_span, EVEN)
         value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)  # [BM, BK]

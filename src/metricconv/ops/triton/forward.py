@@ -15,6 +15,7 @@ from .geometry import (
     corner_rows,
     image_start,
     load_corners,
+    load_factor,
     load_parameters,
     load_tap,
     offset,
@@ -134,16 +135,16 @@ def forward_kernel(
             field, field_at, field_strides, drift, drift_at, drift_strides, KIND, DRIFT
         )
         p0, p1 = load_tap(field, field_at, field_strides, 0, p0, p1, KIND, PAIRED, HUGE)
+        next_m = load_factor(modulation, modulation_at, modulation_strides, 0, MODULATED, HUGE)
         for tap in range(shape.samples):
             a, b, r = reference_cell(tap, table, shape, lattice, KIND)
             dy, dx = offset(a, b, r, p0, p1, p2, p3, p4, KIND, DRIFT)
+            m = next_m
             following = tl.minimum(tap + 1, shape.samples - 1)  # asked for early, so that it is there in time
             p0, p1 = load_tap(field, field_at, field_strides, following, p0, p1, KIND, PAIRED, HUGE)
+            next_m = load_factor(modulation, modulation_at, modulation_strides, following, MODULATED, HUGE)
             y0, y1, wy0, wy1, _, _ = axis_corners(centre_y, lattice.half_y + dy, shape.height, MODE)
             x0, x1, wx0, wx1, _, _ = axis_corners(centre_x, lattice.half_x + dx, shape.width, MODE)
-            if MODULATED:
-                m = tl.load(modulation + modulation_at + wide(tap, HUGE) * modulation_strides.n).to(tl.float32)
-                wy0, wy1 = wy0 * m, wy1 * m
             rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
             for k in tl.range(STEPS):
                 if ALONE:
@@ -153,7 +154,7 @@ def forward_kernel(
                     in_span = here < channels.span
                 c = (first_span + s) * channels.span + here  # [BK]
                 corners = load_corners(x, start, rows, c, in_span, EVEN)
-                value = blend(corners, (wy0, wy1, wx0, wx1), HOW)  # [BM, BK]
+                value = blend(corners, (m * wy0, m * wy1, wx0, wx1), HOW)  # [BM, BK]
                 at = wide(outs, HUGE) * shape.samples + tap
                 if HOW == "keep":
                     pixel = (wide(image, HUGE) * shape.out_height + row) * shape.out_width + column

@@ -162,6 +162,15 @@ def load_tap(field, at, strides, tap, p0, p1, KIND: tl.constexpr, PAIRED: tl.con
 
 
 @triton.jit
+def load_factor(modulation, at, strides, tap, MODULATED: tl.constexpr, HUGE: tl.constexpr):
+    """Return what the modulation multiplies this tap's samples by, in float32: [BM], ones where there is none."""
+    if MODULATED:
+        return tl.load(modulation + at + wide(tap, HUGE) * strides.n).to(tl.float32)
+    else:
+        return tl.full(at.shape, 1.0, tl.float32)
+
+
+@triton.jit
 def reference_cell(tap, table, shape, lattice, KIND: tl.constexpr):
     """Return (a, b, s): the stencil's direction and radius, or the reference grid's cell and 1."""
     if KIND == "ball":
