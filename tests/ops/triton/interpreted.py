@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import weakref
 from typing import Any
 
 import pytest
@@ -10,13 +11,19 @@ import torch
 import metricconv as mc
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
-from metricconv.ops.triton import call, geodesic, library, narrow_conv, tiles
+from metricconv.ops.triton import backward, call, geodesic, launch, library, narrow_conv, tiles
 from ops.cases import KINDS, MODES, Case, check, check_inference, random_case
 from ops.triton.narrowed import NARROW, check_narrow, make
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
 pytestmark = pytest.mark.usefixtures("poison")
 TOLERANCE = 2e-5
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    """Plan each test's launches anew: some cut them otherwise."""
+    call._memory.clear()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -86,8 +93,25 @@ IN_PARTS = {
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_half_precision_is_summed_a_few_images_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "window", lambda *args: name.partition(",")[0])
-    monkeypatch.setattr(tiles, "images_at_a_time", lambda shape: 2)
+    monkeypatch.setattr(tiles, "images_at_a_time", lambda *args: 2)
     check(dataclasses.replace(IN_PARTS[name], dtype=torch.float16), 1e-2)
+
+
+def test_sums_of_some_images_are_gone_when_the_next_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[launch.Sums] = weakref.WeakSet()
+    counts = []
+
+    class Counted(launch.Sums):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            alive.add(self)
+            counts.append(len(alive))
+
+    monkeypatch.setattr(backward, "Sums", Counted)
+    monkeypatch.setattr(tiles, "window", lambda *args: "no")
+    monkeypatch.setattr(tiles, "images_at_a_time", lambda *args: 1)
+    check(dataclasses.replace(IN_PARTS["no"], dtype=torch.float16), 1e-2)
+    assert counts == [1] * IN_PARTS["no"].batch
 
 
 COLUMNS = {

@@ -225,6 +225,27 @@ def test_auto_takes_the_kernels_under_autocast(kind: str, monkeypatch: pytest.Mo
     assert (y - expected).norm() < 1e-2 * expected.norm()
 
 
+ROOMY = {
+    "dense": Case(channels=(64, 64), size=(64, 64), batch=16, biased=False),
+    "dense, few tiles": Case(channels=(128, 128), size=(28, 28), batch=64, biased=False),
+    "depthwise": Case(channels=(256, 256), groups=256, metric_groups=8, size=(14, 14), batch=64, biased=False),
+}
+
+
+@pytest.mark.parametrize("name", ROOMY)
+def test_gradients_take_half_as_much_room_again_as_there_is_to_return(name: str) -> None:
+    tensors, run = dataclasses.replace(ROOMY[name], dtype=torch.bfloat16, layout="channels_last").make("cuda")
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    upstream = torch.randn_like(run(leaves))
+    for _ in range(2):  # the first call compiles, and makes what is kept
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        y = run(leaves, backend="triton")
+        returned = [y, *torch.autograd.grad(y, list(leaves.values()), upstream)]
+        peak = torch.cuda.max_memory_allocated() - before
+    assert peak < 1.5 * sum(t.numel() * t.element_size() for t in returned)
+
+
 @pytest.mark.slow
 def test_more_than_two_to_the_31_numbers() -> None:
     side = 46400  # 46400² > 2³¹

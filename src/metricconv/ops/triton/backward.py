@@ -62,10 +62,12 @@ def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, 
     """
     result, moved = _empty_image(call), []
     in_place = window == "image" or call.x.dtype == torch.float32
-    for some, part in call.parts(len(call.x) if in_place else tiles.images_at_a_time(call.shape())):
+    at_a_time = call.once("images", lambda: tiles.images_at_a_time(call.shape(), call.channels()))
+    for some, part in call.parts(len(call.x) if in_place else at_a_time):
         sums = Sums(part, grad[some], window, result[some])
         moved.append(_scatter(part, grad[some], window, sums, moves))
         sums.settle()
+        del sums  # whose room the next images' take
     return result, tuple(_joined(parts) for parts in zip(*moved, strict=True))
 
 
@@ -105,7 +107,7 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
         if needs_weight:
             found = wide_product(gy.T, columns)
             to_weight = found if to_weight is None else to_weight.add_(found)
-        del columns  # whose room the next images' take
+        del columns, sums  # whose room the next images' take
     if to_weight is not None:
         to_weight = to_weight.view(outs, *call.weight.shape[2:], -1).permute(0, 3, 1, 2)
     geometry = [_joined(parts) for parts in zip(*moved, strict=True)] if moved else [None] * 3

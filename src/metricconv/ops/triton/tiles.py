@@ -195,10 +195,14 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
     return {**sizes, "BN": BN, "BK": BK}
 
 
-def images_at_a_time(shape: Shape) -> int:
-    """Return how many images' gradients are summed at once: a quarter of them, or enough to keep a GPU busy."""
-    tiles = math.ceil(shape.out_height / 8) * math.ceil(shape.out_width / 8)
-    return max(math.ceil(shape.batch / 4), math.ceil(_PROGRAMS / 2 / tiles))
+def images_at_a_time(shape: Shape, channels: Channels) -> int:
+    """Return how many images' gradients are summed at once: a third of them, or enough to keep a GPU busy.
+
+    Sums in float32 take twice the room of what they are rounded to, so that a third of them take a third of the room of
+    an output and a gradient. More parts would take less, but every part costs some launches.
+    """
+    programs = math.ceil(shape.out_height / 8) * math.ceil(shape.out_width / 8) * math.ceil(channels.ins / 64)
+    return max(math.ceil(shape.batch / 3), math.ceil(_PROGRAMS / 2 / programs))
 
 
 def images_by_columns(shape: Shape, channels: Channels, size: int) -> int:
