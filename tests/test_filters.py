@@ -25,9 +25,9 @@ from metricconv.metrics import edge_metric, gradient_metric
 
 FILTERS = {
     "box": partial(box_filter, size=3),
-    "dilated": partial(dilated_filter, size=3, dilation=2),
+    "dilated": partial(dilated_filter, samples=3, dilation=2),
     "interpolated": partial(interpolated_filter, samples=4, size=2.5),
-    "deformable": partial(random_deformable_filter, size=3),
+    "deformable": partial(random_deformable_filter, samples=3),
     "tangent": partial(tangent_filter, samples=5),
     "tangent, even": partial(tangent_filter, samples=4, centre=True),
     "tangent, edge": partial(tangent_filter, samples=5, metric="edge", stencil="onion"),
@@ -403,9 +403,9 @@ PAPER = {
     "box 11": (partial(box_filter, size=11), 19.32),
     "box 5": (partial(box_filter, size=5), 22.02),
     "box 3": (partial(box_filter, size=3), 23.81),
-    "dilated 3": (partial(dilated_filter, size=11, dilation=3), 15.94),
+    "dilated 3": (partial(dilated_filter, samples=11, dilation=3), 15.94),
     "interpolated 5": (partial(interpolated_filter, samples=11, size=5), 22.54),
-    "random deformable": (partial(random_deformable_filter, size=11, reach=11), 16.97),
+    "random deformable": (partial(random_deformable_filter, samples=11, reach=11), 16.97),
     "UTB isotropic": (partial(tangent_filter, metric=mc.Riemannian.isotropic(10**0.5), centre=True), 23.09),
     "UTB 1": (partial(tangent_filter, centre=True), 25.69),
     "UTB 0.5": (

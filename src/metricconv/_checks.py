@@ -36,6 +36,13 @@ def whole(value: int, name: str, *, minimum: int) -> int:
     return tuple_of(value, 1, name, minimum=minimum)[0]
 
 
+def odd(value: int, name: str) -> int:
+    """Return a positive odd number."""
+    if not is_whole(value) or value < 1 or value % 2 == 0:
+        raise ValueError(f"`{name}` (={value!r}) must be a positive odd number, so that there is a central pixel")
+    return int(value)
+
+
 def share(value: object, name: str) -> None:
     """Refuse what is no number in (0, 1]."""
     if not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:

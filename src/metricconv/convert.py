@@ -28,7 +28,7 @@ class Conversion:
         what = f"{size}, {self.conv.in_channels} → {self.conv.out_channels}"
         what += f", stride {self.conv.stride[0]}" * (max(self.conv.stride) > 1)
         what += f", groups {self.conv.groups}" * (self.conv.groups > 1)
-        return f"{self.name}: {what}: {self.reason or 'swapped'}"
+        return f"{self.name}: {what}: " + (f"stays: {self.reason}" if self.reason else "swapped")
 
 
 def convert(
@@ -118,16 +118,16 @@ def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion
 
 def _reason_to_stay(conv: nn.Conv2d) -> str:
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
-        return "stays: it is lazy and has no weights yet: run the network once, then convert it"
+        return "it is lazy and has no weights yet: run the network once, then convert it"
     if max(conv.kernel_size) == 1:
-        return "stays: a 1×1 kernel has no neighbours"
+        return "a 1×1 kernel has no neighbours"
     if any(k % 2 == 0 for k in conv.kernel_size):
-        return "stays: an even kernel has no centre"
+        return "an even kernel has no centre"
     hooked = any(value for name, value in vars(conv).items() if name.endswith("_hooks"))
     if hooked or nn.utils.parametrize.is_parametrized(conv):
-        return "stays: it is parametrised or hooked, which a swap would lose"
+        return "it is parametrised or hooked, which a swap would lose"
     if type(conv) is not nn.Conv2d:
-        return f"stays: {type(conv).__name__} may compute something else than nn.Conv2d"
+        return f"{type(conv).__name__} may compute something else than nn.Conv2d"
     return ""
 
 

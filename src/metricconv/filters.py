@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from . import _checks, _interpolation, stencils
+from . import _checks, _images, _interpolation
 from .metrics import Metric, check_positive, edge_metric, gradient_metric, smoothed, structure_metric
+from .metrics.flow import metric_padding
 from .ops import support_conv
-from .stencils import Stencil
+from .stencils import STENCILS, Stencil
 from .supports import Deformable, GeodesicBall, Grid, Support, TangentBall
+from .supports.geodesic import sight
+from .supports.tangent_ball import farthest_sample
 
 if TYPE_CHECKING:
     import numpy
@@ -39,11 +42,6 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "gradient": gradient_metric,
     "edge": edge_metric,
     "structure": structure_metric,
-}
-STENCILS: dict[str, Callable[[int, int], Stencil]] = {
-    "polar": stencils.polar,
-    "onion": stencils.onion,
-    "square_onion": stencils.square_onion,
 }
 
 
@@ -63,32 +61,32 @@ def box_filter(image: Image, size: int = 3, *, channel_axis: int | None = None, 
             [1., 1., 1.],
             [1., 1., 1.]])
     """
-    _odd(size, "size")
+    _checks.odd(size, "size")
     return _filter(image, channel_axis, lambda x: _mean(x, Grid(size, dim=x.dim() - 2), padding_mode))
 
 
 def dilated_filter(
     image: Image,
-    size: int = 11,
+    samples: int = 11,
     dilation: int = 3,
     *,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> Image:
-    """Take the mean of size^d pixels around each pixel that stand ``dilation`` pixels apart.
+    """Take the mean of samples^d pixels around each pixel that stand ``dilation`` pixels apart.
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
-        size: samples along each axis, odd.
+        samples: along each axis, odd.
         dilation: whole pixels between samples.
 
     >>> impulse = torch.zeros(5, 5)
     >>> impulse[2, 2] = 9.0
-    >>> dilated_filter(impulse, size=3, dilation=2, padding_mode="zeros")[0]
+    >>> dilated_filter(impulse, samples=3, dilation=2, padding_mode="zeros")[0]
     tensor([1., 0., 1., 0., 1.])
     """
-    _odd(size, "size")
-    return _filter(image, channel_axis, lambda x: _mean(x, Grid(size, dilation, dim=x.dim() - 2), padding_mode))
+    _checks.odd(samples, "samples")
+    return _filter(image, channel_axis, lambda x: _mean(x, Grid(samples, dilation, dim=x.dim() - 2), padding_mode))
 
 
 def interpolated_filter(
@@ -122,7 +120,7 @@ def interpolated_filter(
 
 def random_deformable_filter(
     image: Image,
-    size: int = 11,
+    samples: int = 11,
     reach: float | None = None,
     seed: int = 0,
     *,
@@ -136,16 +134,16 @@ def random_deformable_filter(
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
-        size: samples along each axis, odd.
-        reach: the largest displacement, in pixels; size/2 if not given.
+        samples: along each axis, odd.
+        reach: the largest displacement, in pixels; samples/2 if not given.
         seed: of the displacements, which are the same on every device.
 
     >>> image = torch.rand(16, 16)
     >>> torch.equal(random_deformable_filter(image, 3, seed=1), random_deformable_filter(image, 3, seed=1))
     True
     """
-    _odd(size, "size")
-    reach = size / 2 if reach is None else reach
+    _checks.odd(samples, "samples")
+    reach = samples / 2 if reach is None else reach
     _checks.not_negative(reach, "reach")
     if not _checks.is_whole(seed) or not -(2**63) <= seed < 2**64:
         raise ValueError(f"`seed` (={seed!r}) must be a whole number of 64 bits")
@@ -155,21 +153,22 @@ def random_deformable_filter(
         generator = torch.Generator().manual_seed(int(seed))
 
         def draw(rows: int) -> Tensor:
-            drawn = torch.rand(1, 1, size**dim, dim, rows, *others, generator=generator, device="cpu")
+            drawn = torch.rand(1, 1, samples**dim, dim, rows, *others, generator=generator, device="cpu")
             return drawn.mul_(2).sub_(1).mul_(reach).to(x)
 
-        step = max(_MOST_DRAWN // (size**dim * dim * math.prod(others)), 1)
-        if step >= height or size == 1:
-            return _mean(x, Deformable(draw(height), (size,) * dim), padding_mode)
+        step = max(_MOST_DRAWN // (samples**dim * dim * math.prod(others)), 1)
+        if step >= height or samples == 1:
+            return _mean(x, Deformable(draw(height), (samples,) * dim), padding_mode)
         # As for balls, a wider dilation makes room for the margin; what it adds to the samples is taken away again.
-        half = size // 2
+        half = samples // 2
         dilation = math.ceil((half + reach + 1) / half)
-        added = torch.arange(-half, half + 1, device="cpu").repeat_interleave(size ** (dim - 1)).mul(dilation - 1).to(x)
+        rows = torch.arange(-half, half + 1, device="cpu").repeat_interleave(samples ** (dim - 1))
+        added = rows.mul(dilation - 1).to(x)
         strips = []
         for start, stop, seen in _strips(x, step, dilation * half, padding_mode):
             vectors = draw(stop - start)
             vectors[:, :, :, 0] -= added.view(-1, *(1,) * dim)
-            support = Deformable(vectors, (size,) * dim, (dilation,) + (1,) * (dim - 1))
+            support = Deformable(vectors, (samples,) * dim, (dilation,) + (1,) * (dim - 1))
             strips.append(_convolve(seen, support, (0,) + (half,) * (dim - 1), padding_mode))
         return torch.cat(strips, 2)
 
@@ -239,8 +238,7 @@ def geodesic_filter(
     >>> tangent_filter(step, metric=wide)[4, 3], geodesic_filter(step, metric=wide)[4, 3]  # 2½ px from the edge
     (tensor(0.1330), tensor(0.))
     """
-
-    mode = "circular" if padding_mode == "circular" else "border"
+    mode = metric_padding(padding_mode)
 
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
@@ -259,7 +257,10 @@ def _balls(
     """Return how an image becomes the balls of its metric."""
     if isinstance(stencil, str):
         _checks.one_of(stencil, STENCILS, "stencil")
-        samples = _checks.whole(samples, "samples", minimum=2) if stencil == "polar" else _odd(samples, "samples")
+        if stencil == "polar":
+            samples = _checks.whole(samples, "samples", minimum=2)
+        else:
+            samples = _checks.odd(samples, "samples")
     elif not isinstance(stencil, Stencil):
         raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     if isinstance(metric, str):
@@ -288,9 +289,9 @@ def _balls(
 
 def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Tensor]) -> Image:
     """Apply a function of (1, C, *spatial) to an image."""
-    values = _to_floats(image)
-    dtype = _result_dtype(image, values)
-    x = _to_field(values, channel_axis)
+    values = _images.to_floats(image)
+    dtype = _images.result_dtype(image, values)
+    x = _images.to_field(values, channel_axis)
     del values  # as large as the image
     y = mean(x)
     del x
@@ -339,7 +340,7 @@ def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: P
     """
     size, (k, *_) = x.shape[2], ball.kernel_size
     metric = ball.metric.map(lambda t: t.expand(*t.shape[:3], *x.shape[2:]))
-    reach = float(metric.bounding_radius.detach().max() * ball.stencil.radii.max())
+    reach = ball.reach()
     if k == 1 or not reach < size:  # no margin, or one that holds the whole image
         y = _mean(x, ball, padding_mode)
         progress(size, size)
@@ -361,8 +362,8 @@ def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, p
     """
     size, mode = x.shape[2], ball.padding_mode
     metric = smoothed(ball.metric.map(lambda t: t.expand(*t.shape[:3], *x.shape[2:])), ball.smooth, padding_mode=mode)
-    reach = float(metric.bounding_radius.detach().max() * ball.stencil.radii.max())
-    margin = _geodesic_margin(reach, ball.steps) if reach < size else size
+    reach = farthest_sample(metric, ball.stencil)
+    margin = sight(reach, ball.steps) if reach < size else size
     step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 4 * margin), torch.empty_like(x)
     margin = margin if step < size else 0  # none where one strip is the whole image
     for start in range(0, size, step):
@@ -375,14 +376,6 @@ def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, p
         y[:, :, start:stop] = mean.narrow(2, margin if mode == "circular" else min(start, margin), stop - start)
         progress(stop, size)
     return y
-
-
-def _geodesic_margin(reach: float, steps: int | None) -> int:
-    """Return how many pixels away the geodesics of a ball look, given how far it reaches and their steps."""
-    # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
-    # Only the parabola of a first and only step may lie outside, by an eighth. The metric is read between pixels and
-    # differentiated, one pixel each.
-    return math.floor(reach * 9 / 8 if steps == 1 else reach) + 2
 
 
 def _strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:
@@ -402,59 +395,6 @@ def _convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mod
     return support_conv(x, support, weight, padding=padding, groups=channels, padding_mode=padding_mode)
 
 
-def _to_floats(image: object) -> Tensor:
-    """Return an image as a tensor of finite floats, integers scaled to at most 1."""
-    if isinstance(image, Tensor):
-        values, floats = image, torch.get_default_dtype()
-    else:
-        import numpy  # only arrays need it
-
-        if not isinstance(image, numpy.ndarray):
-            raise TypeError(f"`image` must be a NumPy array or a torch.Tensor, got {type(image).__name__}")
-        if numpy.ma.is_masked(image):
-            raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels: fill them first")
-        try:
-            # A copy, as torch cannot look at arrays that are read-only, or of negative strides or another byte order.
-            values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
-        except TypeError:
-            raise TypeError(f"`image` must hold numbers of a type that torch has, got dtype {image.dtype}") from None
-    if values.is_complex():
-        raise TypeError(f"`image` must hold real numbers, got dtype {values.dtype}")
-    if not values.is_floating_point():
-        largest = 1 if values.dtype == torch.bool else torch.iinfo(values.dtype).max
-        values = values.to(floats if values.dtype.itemsize > 2 else torch.float32) / largest
-    elif values.dtype.itemsize == 1:
-        raise TypeError(f"`image` must hold floats of 16 bits or more, got dtype {values.dtype}")
-    _checks.finite(values, "image")
-    return values
-
-
-def _result_dtype(image: object, values: Tensor) -> torch.dtype:
-    """Return the dtype of the filtered image, given the floats that were made of it."""
-    if isinstance(image, Tensor):
-        return image.dtype if image.is_floating_point() else torch.get_default_dtype()
-    return values.dtype if image.dtype.kind == "f" else torch.float64  # type: ignore[attr-defined]
-
-
-def _to_field(values: Tensor, channel_axis: int | None) -> Tensor:
-    """Bring an image into the shape (1, C, *spatial) and into float32 or wider."""
-    _check_axes(tuple(values.shape), channel_axis)
-    field = values.unsqueeze(0) if channel_axis is None else values.movedim(channel_axis, 0)
-    return field.unsqueeze(0).to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _check_axes(shape: tuple[int, ...], channel_axis: int | None) -> None:
-    """Refuse what is neither an image nor a volume."""
-    axes = len(shape)
-    if channel_axis is not None and (not _checks.is_whole(channel_axis) or not -axes <= channel_axis < axes):
-        raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {shape}")
-    if axes - (channel_axis is not None) not in (2, 3) or not math.prod(shape):
-        raise ValueError(
-            f"`image` must have 2 or 3 spatial axes and not be empty, got shape {shape} with "
-            f"`channel_axis` (={channel_axis!r})"
-        )
-
-
 def _centring(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
     """Return the dilation that centres outputs on pixels: an even kernel has its centre between two of them.
 
@@ -467,9 +407,3 @@ def _check_box(samples: int, size: float) -> None:
     _checks.whole(samples, "samples", minimum=2)
     if _checks.positive(size, "size") <= 1:
         raise ValueError(f"`size` (={size!r}) must be more than 1")
-
-
-def _odd(value: int, name: str) -> int:
-    if not _checks.is_whole(value) or value < 1 or value % 2 == 0:
-        raise ValueError(f"`{name}` (={value!r}) must be a positive odd number, so that there is a central pixel")
-    return int(value)

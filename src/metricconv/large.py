@@ -22,12 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import _checks, filters
+from . import _checks, _images, filters
 from ._interpolation import PADDING_MODES
-from .filters import METRICS, STENCILS, _check_axes, _to_field, _to_floats
+from .filters import METRICS
 from .metrics import Metric, edge_metric, gradient_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
-from .stencils import Stencil
+from .stencils import STENCILS, Stencil
+from .supports.geodesic import sight
 
 Tile = NDArray[Any]
 MetricOf = Callable[..., Metric]
@@ -43,23 +44,24 @@ def box_filter(
     >>> bool(np.abs(tiled.compute() - filters.box_filter(whole, 5)).max() < 1e-12)
     True
     """
-    filters._odd(size, "size")
+    _checks.odd(size, "size")
     return _filtered(image, filters.box_filter, size // 2, channel_axis, padding_mode, size=size)
 
 
 def dilated_filter(
     image: da.Array,
-    size: int = 11,
+    samples: int = 11,
     dilation: int = 3,
     *,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> da.Array:
-    """Take the mean of size^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
-    filters._odd(size, "size")
+    """Take the mean of samples^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
+    _checks.odd(samples, "samples")
     dilation = _checks.whole(dilation, "dilation", minimum=1)
-    halo = dilation * (size // 2)
-    return _filtered(image, filters.dilated_filter, halo, channel_axis, padding_mode, size=size, dilation=dilation)
+    halo = dilation * (samples // 2)
+    options = {"samples": samples, "dilation": dilation}
+    return _filtered(image, filters.dilated_filter, halo, channel_axis, padding_mode, **options)
 
 
 def interpolated_filter(
@@ -128,7 +130,7 @@ def geodesic_filter(
         steps = _checks.whole(steps, "steps", minimum=1)
     read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
     # The metric is smoothed by one pixel each time.
-    halo = filters._geodesic_margin(reach, steps) + smooth + read.reach
+    halo = sight(reach, steps) + smooth + read.reach
     options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
     options |= {"steps": steps, "smooth": smooth}
     return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)
@@ -264,7 +266,7 @@ def _maximum(
 
     def tile(pixels: Tile) -> Tile:
         with torch.no_grad():
-            values = field(_to_field(_to_floats(pixels), channel_axis)).double().numpy()
+            values = field(_images.to_field(_images.to_floats(pixels), channel_axis)).double().numpy()
         spread = values if channel_axis is None else np.expand_dims(values, channel_axis)
         return np.broadcast_to(spread, pixels.shape)
 
@@ -274,5 +276,5 @@ def _maximum(
 def _check(image: da.Array, channel_axis: int | None, padding_mode: str) -> None:
     if not isinstance(image, da.Array):
         raise TypeError(f"`image` must be a dask array, got {type(image).__name__}; metricconv.filters takes others")
-    _check_axes(image.shape, channel_axis)
+    _images.check_axes(image.shape, channel_axis)
     _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")

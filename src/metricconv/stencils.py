@@ -14,7 +14,7 @@ Directions are in tensor-axis order: in 2-D (y, x) = (sin θ, cos θ), θ = 0 po
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -130,6 +130,10 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
     return _stencil(
         [_unit(c) for c in cells], [math.hypot(*c) / reach for c in cells], tuple(2 * h + 1 for h in halves)
     )
+
+
+# By name: (k, dim) → stencil.
+STENCILS: dict[str, Callable[[int, int], Stencil]] = {"polar": polar, "onion": onion, "square_onion": square_onion}
 
 
 def _halves(kernel_size: int | Sequence[int], dim: int, name: str) -> tuple[int, ...]:

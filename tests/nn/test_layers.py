@@ -343,6 +343,15 @@ def test_a_layer_whose_weight_is_computed_from_parameters_learns_it():
     assert "learn_weight=False" in repr(MetricConv2d(4, 6, 3, learn_weight=False))
 
 
+def test_repr_tells_the_stencil_and_a_given_metric():
+    assert "stencil" not in repr(MetricConv2d(4, 6, 3))
+    assert "stencil='polar'" in repr(MetricConv2d(4, 6, 3, stencil="polar"))
+    assert "stencil='given'" in repr(MetricConv2d(4, 6, 3, stencil=mc.stencils.onion(3)))
+    given = repr(MetricConv2d(4, 6, 3, metric=mc.metrics.gradient_metric))
+    assert "metric=gradient_metric" in given and "radius" not in given
+    assert "metric=Riemannian" in repr(MetricConv2d(4, 6, 3, metric=mc.Riemannian.isotropic(1.0)))
+
+
 def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_as_it_is_where_one_lacks_it():
     trained, other = (stir(MetricConv2d(4, 6, 3)) for _ in range(2))
     mc.nn.set_geometry_gain(trained, 0.25)

@@ -206,6 +206,8 @@ def test_metric_conv_is_the_tangent_ball_of_a_square_onion(dim):
     torch.testing.assert_close(mc.metric_conv(x, metric, weight, None, 1, 1), expected)
     face = {1: mc.ops.metric_conv1d, 2: mc.ops.metric_conv2d, 3: mc.ops.metric_conv3d}
     torch.testing.assert_close(face[dim](x, metric, weight, padding=1), expected)
+    torch.testing.assert_close(face[dim](x, metric=metric, weight=weight, padding=1), expected)
+    assert f"{dim}-D" in face[dim].__doc__
     with pytest.raises(
         ValueError, match=rf"`metric` has {dim} spatial axes; metric_conv{dim % 3 + 1}d needs {dim % 3 + 1}"
     ):

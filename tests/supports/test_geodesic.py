@@ -12,8 +12,7 @@ import metricconv as mc
 from geodesy import conformal, distances, lattice, rough
 from helpers import randers, riemannian
 from metricconv.metrics import edge_metric, geodesics, gradient_metric, smoothed
-from metricconv.supports import geodesic
-from metricconv.supports.geodesic import Rays
+from metricconv.supports import Rays, geodesic
 
 STENCILS = {
     "polar": mc.stencils.polar(4),

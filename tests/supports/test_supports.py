@@ -103,6 +103,21 @@ def test_a_tangent_ball_holds_the_numbers_of_its_metric():
     assert (ball.kernel_size, ball.dilation) == ((5, 5), (2, 2))
 
 
+def test_placing_a_support_leaves_it_as_it_was():
+    ball = mc.TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.polar(3))
+    assert ball.placed((2, 1)).stride == (2, 1) and ball.stride is None and ball.placed((1, 1)) is ball
+    traced = mc.GeodesicBall(ball.metric, ball.stencil, stride=3)
+    assert traced.placed((2, 2)).stride == (3, 3)
+
+
+def test_no_sample_lies_farther_than_its_ball_reaches():
+    metric = mc.Riemannian.isotropic(torch.tensor([[1.0, 4.0]]).view(1, 1, 1, 2))
+    ball = mc.TangentBall(metric, mc.stencils.square_onion(3))
+    assert ball.reach() == pytest.approx(4 * 2**0.5)
+    assert float(ball.offsets().norm(dim=3).max()) == pytest.approx(ball.reach())
+    assert mc.GeodesicBall(metric, ball.stencil, radius=0.5).reach() == pytest.approx(ball.reach() / 2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", PARAMETRISED)
 def test_half_precision_parameters_are_widened(kind, dtype):

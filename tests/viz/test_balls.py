@@ -189,3 +189,12 @@ def test_recorded_supports_of_a_network_can_be_drawn():
 def test_an_image_that_does_not_fit_the_layer_is_refused():
     with pytest.raises(ValueError, match=r"`input` must be \(B, 3, \*spatial\) .*, got \(1, 1, 8, 8\)"):
         plot_unit_balls(mc.nn.MetricConv2d(3, 4, 3, padding=1), torch.zeros(1, 1, 8, 8))
+
+
+def test_of_a_batch_the_balls_of_the_image_that_is_named_are_drawn():
+    radii = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 9, 9)
+    axes = plot_unit_balls(mc.Riemannian.isotropic(radii), torch.rand(1, 1, 9, 9), [(4, 4)], image_index=2)
+    assert np.ptp(axes.patches[0].get_path().vertices[:, 0]) == pytest.approx(6.0, abs=0.1)
+    plt.close("all")
+    with pytest.raises(ValueError, match="`image_index` \\(=3\\)"):
+        plot_unit_balls(mc.Riemannian.isotropic(radii), points=[(4, 4)], image_index=3)

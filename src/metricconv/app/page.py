@@ -9,9 +9,10 @@ from torch import nn
 
 from ..cli import images
 from ..cli.errors import UserError
-from ..filters import METRICS, STENCILS
+from ..filters import METRICS
 from ..nn import adaptive_layers
 from ..ops import backend_report
+from ..stencils import STENCILS
 from . import draw
 from .answers import KNOBS, Answers
 from .networks import load_network
@@ -35,7 +36,8 @@ as it changes around it. Then move the knobs."""
 
 _LEGEND = """Dots are the k² samples of a ball. An arrow goes from the pixel to the centre of its tangent ball, where a
 drift (ε_ω < 1) carries it. *Reach* is how far the ball goes, *radius* that of the disc of the same area, *anisotropy*
-its longest by its shortest axis, *direction* that of its long axis, from right to down, and *asymmetry* ‖ω‖."""
+its longest by its shortest axis, *direction* the angle of its long axis, 0° to the right and growing downwards, and
+*asymmetry* the length of its drift, ‖ω‖ by M⁻¹."""
 
 
 def build(model: nn.Module | None = None) -> gr.Blocks:

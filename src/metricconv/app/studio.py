@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import filters, stencils
+from .._images import to_field
 from ..cli import images
 from ..cli.errors import UserError
 from ..cli.knobs import MetricKnobs, MetricName
-from ..filters import _to_field
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support
@@ -247,7 +247,7 @@ def _stretched(values: NDArray[Any]) -> NDArray[Any]:
 
 def _field(image: NDArray[np.float32]) -> Tensor:
     """Bring (H, W[, C]) into the shape (1, C, H, W)."""
-    return _to_field(torch.from_numpy(image), None if image.ndim == 2 else -1)
+    return to_field(torch.from_numpy(image), None if image.ndim == 2 else -1)
 
 
 def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import metricconv as mc
-from metricconv.supports.geodesic import Rays
+from metricconv.supports import Rays
 
 Inputs = dict[str, Tensor]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from .. import stencils, viz
 from .._files import writing
-from ..filters import _to_field
+from .._images import to_field
 from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_numbers
 from . import images, knobs
@@ -63,7 +63,7 @@ def balls_command(
         raise UserError(f"{source}: is a volume; balls are drawn on images")
     points = None if not at else [_point(text, picture.spatial) for text in at]
     image = picture.floats()
-    x = _to_field(torch.from_numpy(image), picture.channel_axis)
+    x = to_field(torch.from_numpy(image), picture.channel_axis)
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(f"drawing {target}"):

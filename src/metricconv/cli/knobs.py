@@ -223,11 +223,11 @@ class FilterKnobs:
                     raise UserError(f"--size {size}: a box has a whole number of pixels; interpolated takes any size")
                 found["size"] = int(size)
             case Method.dilated:
-                found |= {"size": self.samples} | ({"dilation": self.dilation} if self.dilation is not None else {})
+                found |= {"samples": self.samples} | ({"dilation": self.dilation} if self.dilation is not None else {})
             case Method.interpolated:
                 found |= {"samples": self.samples} | ({"size": self.size} if self.size is not None else {})
             case Method.random:
-                found |= {"size": self.samples, "seed": self.seed or 0}
+                found |= {"samples": self.samples, "seed": self.seed or 0}
         return found
 
     def check_reach(self, path: Path, spatial: tuple[int, ...]) -> None:

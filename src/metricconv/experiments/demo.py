@@ -39,7 +39,7 @@ WIDE_EDGE = partial(edge_metric, iota=0.01, alpha=20.0, scale=1.0)
 
 METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "box 11 × 11": partial(box_filter, size=SAMPLES),
-    "random deformable": partial(random_deformable_filter, size=SAMPLES, seed=0),
+    "random deformable": partial(random_deformable_filter, samples=SAMPLES, seed=0),
     "interpolated 5 × 5": partial(interpolated_filter, samples=SAMPLES, size=5),
     "gradient metric": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT),
     "gradient with drift": partial(tangent_filter, samples=SAMPLES, metric=GRADIENT_WITH_DRIFT),

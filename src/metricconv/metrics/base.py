@@ -25,7 +25,8 @@ class Metric(ABC):
     axes. Vectors are in tensor-axis order, (y, x) in 2-D, in pixels. A size of 1 along any axis but n broadcasts, so a
     constant metric is (1, 1, n, 1, 1). Numbers are float32 or wider: half precision is widened on entry.
 
-    A new family of metrics is one subclass: its tensors as dataclass fields, ``norm`` and ``dual``.
+    A new family of metrics is one subclass: its tensors as dataclass fields, ``norm``, ``dual``, ``is_positive``,
+    ``scaled`` and ``bounding_radius``.
     """
 
     def __post_init__(self) -> None:

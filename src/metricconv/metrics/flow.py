@@ -114,6 +114,14 @@ def exp_map(
     return arrived.unflatten(0, (metric.batch, metric.groups))
 
 
+def metric_padding(padding_mode: str) -> str:
+    """Return how a metric goes on past the border of an image that goes on by ``padding_mode``.
+
+    It has no zeros and no mirror images there: where the image does not start anew, it stays as it is at the border.
+    """
+    return "circular" if padding_mode == "circular" else "border"
+
+
 def smoothed(metric: Metric, passes: int = 1, *, padding_mode: str = "border") -> Metric:
     """Return the metric averaged with weights ¼ ½ ¼ along each axis, so many times. It stays positive.
 

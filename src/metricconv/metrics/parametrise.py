@@ -182,6 +182,10 @@ class Cholesky(Parametrisation):
 
         λ_min(M) ≥ λ_1 + δ(λ_2 + … + λ_d) ≥ d (δ^{d−1} λ_1⋯λ_d)^{1/d} ≥ d δ^{1−1/d} ε_L².
 
+    Args:
+        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        eps_L: ε_L, in (0, 1): the least entry on the diagonal of L. Balls grow as it falls.
+
     >>> five = Cholesky()
     >>> metric = five(torch.tensor([0.99, 0.0, 0.49, 0.0, 0.0]).view(1, 1, 5, 1, 1))
     >>> metric.unit_vectors(torch.eye(2)).flatten(2).view(2, 2).round(decimals=2)  # 1 px along y, 2 px along x
@@ -295,6 +299,11 @@ class Spectral6(Spectral):
 
     Channels: the frame, d eigenvalues, ω. In 2-D: (r_y, r_x, λ_1, λ_2, ω_y, ω_x). λ_min(M) ≥ ε_L.
 
+    Args:
+        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        frame: how (r_k) is written, as in ``Spectral``.
+        eps_L: ε_L, in (0, 1): the least eigenvalue. Balls grow as it falls.
+
     >>> six = Spectral6(eps_omega=1)
     >>> metric = six(torch.tensor([0.0, 3.0, 0.24, 0.99]).view(1, 1, 4, 1, 1))
     >>> metric.unit_vectors(torch.eye(2)).flatten(2).view(2, 2).round(decimals=2)  # λ_1 = ¼ along x, λ_2 = 1 along y
@@ -338,6 +347,8 @@ class Spectral7(Spectral):
     (r_y, r_x, λ_1, λ_2, s, ω_y, ω_x). λ_min(M) ≥ ε s_min.
 
     Args:
+        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        frame: how (r_k) is written, as in ``Spectral``.
         s_min: the least scale of the eigenvalues; balls grow as it falls.
         s_max: the largest.
 

@@ -157,15 +157,9 @@ class AdaptiveConv(nn.Module, ABC):
         assert self.head is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         if not self.modulation:
-            return self.placed(self.make_support(predicted)), None
+            return self.make_support(predicted).placed(self.stride), None
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
-        return self.placed(self.make_support(predicted)), 2 * (modulation * self.geometry_gain).sigmoid()
-
-    def placed(self, support: Support) -> Support:
-        """Tell a support of a strided layer how far apart its pixels lie in the input, if it does not know."""
-        if support.stride is None and max(self.stride) > 1:
-            support.stride = self.stride
-        return support
+        return self.make_support(predicted).placed(self.stride), 2 * (modulation * self.geometry_gain).sigmoid()
 
     def check_input(self, x: Tensor) -> None:
         """Refuse what is not (B, C_in, *spatial)."""

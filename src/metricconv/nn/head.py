@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..ops.triton import narrow_conv
-
-_CONV = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}
+from ..ops.functional import narrow_conv
 
 
 class Head(nn.Module):
@@ -46,9 +44,7 @@ class Head(nn.Module):
             mode = "replicate" if self.padding_mode == "border" else self.padding_mode
             x = nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)
             padding = (0,) * len(padding)
-        sizes = (self.stride, padding, self.dilation)
-        narrow = narrow_conv(x, self.weight, self.bias, *sizes)
-        return _CONV[len(self.stride)](x, self.weight, self.bias, *sizes) if narrow is None else narrow
+        return narrow_conv(x, self.weight, self.bias, self.stride, padding, self.dilation)
 
     def extra_repr(self) -> str:
         """Describe the head in a printed model."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..metrics import PARAMETRISATIONS, Metric, Parametrisation
+from ..metrics.flow import metric_padding
 from ..ops.problem import OutputGrid
-from ..stencils import Stencil, onion, polar, square_onion
-from ..supports import GeodesicBall, Support, TangentBall
-from ..supports.geodesic import Rays
+from ..stencils import STENCILS, Stencil, square_onion
+from ..supports import GeodesicBall, Rays, Support, TangentBall
 from .base import AdaptiveConv
 
 
@@ -58,6 +58,7 @@ class MetricConv(AdaptiveConv):
     ) -> None:
         super().__init__(*args, device=device, **options)
         self.stencil = self._stencil(stencil)
+        self._stencil_name = stencil if isinstance(stencil, str) else "given"
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
         if steps is not None and ball == "tangent":
             raise ValueError(f"`steps` (={steps!r}) are those of geodesics: they need ball='geodesic'")
@@ -99,12 +100,15 @@ class MetricConv(AdaptiveConv):
         if self.metric is None:
             return super().look(x)
         self.check_input(x)
-        return self.placed(self._balls(self._given(x))), None
+        return self._balls(self._given(x)).placed(self.stride), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
-        geometry = self.parametrisation if self.metric is None else f"metric={type(self.metric).__name__}"
-        text = f"{super().extra_repr()}, {geometry}, radius={self.radius}"
+        if self.metric is None:
+            text = f"{super().extra_repr()}, {self.parametrisation}, radius={self.radius}"
+        else:
+            text = f"{super().extra_repr()}, metric={getattr(self.metric, '__name__', type(self.metric).__name__)}"
+        text += f", stencil={self._stencil_name!r}" if self._stencil_name != "square_onion" else ""
         if self.ball == "geodesic":
             text += ", ball='geodesic'" + (f", steps={self.steps}" if self.steps is not None else "")
             text += f", smooth={self.smooth}" if self.smooth != 1 else ""
@@ -123,10 +127,14 @@ class MetricConv(AdaptiveConv):
     def _balls(self, metric: Metric) -> TangentBall | GeodesicBall:
         if self.rays is None or not len(self.rays.vectors):  # of one sample alone, balls of both kinds are the same
             return TangentBall(metric, self.stencil, self.dilation)
-        # A metric has no zeros or mirror images past the border; it goes on as it is there.
-        mode = "circular" if self.padding_mode == "circular" else "border"
         return GeodesicBall(
-            metric, self.rays, self.steps, self.smooth, dilation=self.dilation, stride=self.stride, padding_mode=mode
+            metric,
+            self.rays,
+            self.steps,
+            self.smooth,
+            dilation=self.dilation,
+            stride=self.stride,
+            padding_mode=metric_padding(self.padding_mode),
         )
 
     def _given(self, x: Tensor) -> Metric:
@@ -147,11 +155,11 @@ class MetricConv(AdaptiveConv):
                     f"`stencil` has kernel size {stencil.kernel_size}; `kernel_size` (={self.kernel_size}) must agree"
                 )
             return stencil
-        if _checks.one_of(stencil, ("square_onion", "onion", "polar"), "stencil") == "square_onion":
+        if _checks.one_of(stencil, STENCILS, "stencil") == "square_onion":
             return square_onion(self.kernel_size, self.dim, self.dilation)
         if len(set(self.kernel_size)) > 1:
             raise ValueError(f"`kernel_size` (={self.kernel_size}) must be equal along all axes for {stencil!r}")
-        return (onion if stencil == "onion" else polar)(self.kernel_size[0], self.dim)
+        return STENCILS[stencil](self.kernel_size[0], self.dim)
 
     def _parametrisation(self, parametrisation: str | Parametrisation, eps_omega: float | None) -> Parametrisation:
         if isinstance(parametrisation, Parametrisation):

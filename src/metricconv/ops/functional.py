@@ -5,7 +5,7 @@ import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ..stencils import Stencil, square_onion
 from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offsets
 from . import cpu, reference, triton
 from .problem import Problem, check
+
+_Arguments = ParamSpec("_Arguments")
+_CONV = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
 _checking_finite = contextvars.ContextVar("checking_finite", default=False)
 
@@ -148,19 +151,24 @@ def metric_conv(
     )
 
 
-def _face(dim: int) -> Callable[..., Tensor]:
-    @functools.wraps(metric_conv)
-    def face(input: Tensor, metric: Metric, weight: Tensor, *args: Any, **options: Any) -> Tensor:
-        _checks.instance_of(metric, Metric, "metric")
-        if metric.dim != dim:
+def _face(general: Callable[_Arguments, Tensor], dim: int, what: str) -> Callable[_Arguments, Tensor]:
+    """Return the operator for one dimension, with the arguments of the general one."""
+
+    @functools.wraps(general)
+    def face(*args: _Arguments.args, **options: _Arguments.kwargs) -> Tensor:
+        metric = args[1] if len(args) > 1 else options.get("metric")
+        if isinstance(metric, Metric) and metric.dim != dim:
             raise ValueError(f"`metric` has {metric.dim} spatial axes; metric_conv{dim}d needs {dim}")
-        return metric_conv(input, metric, weight, *args, **options)
+        return general(*args, **options)
 
     face.__name__ = face.__qualname__ = f"metric_conv{dim}d"
+    face.__doc__ = f"Convolve {what} over the unit tangent balls of a metric: ``metric_conv``, in {dim}-D alone."
     return face
 
 
-metric_conv1d, metric_conv2d, metric_conv3d = _face(1), _face(2), _face(3)
+metric_conv1d = _face(metric_conv, 1, "signals (B, C, L)")
+metric_conv2d = _face(metric_conv, 2, "images (B, C, H, W)")
+metric_conv3d = _face(metric_conv, 3, "volumes (B, C, D, H, W)")
 
 
 def deform_conv2d(
@@ -187,6 +195,14 @@ def deform_conv2d(
     return support_conv(
         input, support, weight, bias, stride=stride, padding=padding, groups=groups, modulation=modulation
     )
+
+
+def narrow_conv(
+    input: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Compute torch's own convolution, in 1-D to 3-D; by kernels for few outputs where these are faster."""
+    y = triton.narrow_conv(input, weight, bias, stride, padding, dilation)
+    return _CONV[input.dim() - 2](input, weight, bias, stride, padding, dilation) if y is None else y
 
 
 def choose_backend(problem: Problem, name: str = "auto") -> Backend:

@@ -3,7 +3,7 @@
 from .base import Support
 from .deformable import Deformable, from_torchvision_offsets, to_torchvision_offsets
 from .dilated import Dilated
-from .geodesic import GeodesicBall
+from .geodesic import GeodesicBall, Rays
 from .grid import Grid
 from .heat_ball import HeatBall
 from .shifted import Shifted
@@ -15,6 +15,7 @@ __all__ = [
     "GeodesicBall",
     "Grid",
     "HeatBall",
+    "Rays",
     "Shifted",
     "Support",
     "TangentBall",

@@ -1,8 +1,10 @@
 """What every support is: a value that tells where each output pixel looks."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ class Support(ABC):
     each pixel's centre, exactly as for ``torch.nn.Conv2d``. It holds only its compact parameters; the offsets follow
     from them. Engines may read the parameters of the kinds they know; any support works through ``offsets``.
 
-    A new support is one subclass: its parameters, ``offsets``, and ``tensors`` so that it can be checked.
+    A new support is one subclass: ``kernel_size``, ``dilation``, ``offsets``, and ``tensors`` so that it is checked.
     """
 
     kernel_size: tuple[int, ...]
@@ -35,6 +37,14 @@ class Support(ABC):
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Return the compact parameters by name, each (B, G, n, *out) or (B, G, P, d, *out)."""
+
+    def placed(self, stride: tuple[int, ...]) -> Self:
+        """Return the support for outputs that lie so far apart in the input; one that knows its stride, as it is."""
+        if self.stride is not None or max(stride) == 1:
+            return self
+        placed = copy.copy(self)
+        placed.stride = stride
+        return placed
 
     @property
     def dim(self) -> int:

@@ -14,6 +14,7 @@ from ..metrics import Metric
 from ..metrics.flow import PADDING_MODES, FlowField, Segment, Vector, shoot, smoothed
 from ..stencils import Stencil
 from .base import Support
+from .tangent_ball import farthest_sample
 
 # Numbers looked up at once, for each corner of a cell: 16 MB in float32.
 _CHUNK_ELEMENTS = 2**22
@@ -140,6 +141,10 @@ class GeodesicBall(Support):
         # One more than there are, since torch stacks no empty list.
         return torch.stack([*found.values(), centre])[:-1].permute(2, 0, 1, 3).reshape(shape)
 
+    def reach(self) -> float:
+        """Return how far from its pixel the farthest sample may lie, in pixels. Synchronises with the device."""
+        return self.radius * farthest_sample(self.metric, self.stencil)
+
     def over(self, size: Sequence[int]) -> "GeodesicBall":
         """Return the ball of every pixel of an output of this size: where a metric broadcasts, rays see it go on."""
         if tuple(self.metric.spatial) == tuple(size):
@@ -183,6 +188,17 @@ class GeodesicBall(Support):
         """Return the index of every output pixel, d components (1, N)."""
         axes = [torch.arange(n, dtype=like.dtype, device=like.device) for n in self.metric.spatial]
         return tuple(axis.flatten().unsqueeze(0) for axis in torch.meshgrid(*axes, indexing="ij"))
+
+
+def sight(reach: float, steps: int | None) -> int:
+    """Return how many pixels away the geodesics of a ball look at a metric, given how far it reaches and their steps.
+
+    A metric that is smoothed first is looked at from one pixel farther each time.
+    """
+    # A geodesic is never longer than the largest ball is wide: averages of a metric have no larger balls than it has.
+    # Only the parabola of a first and only step may lie outside, by an eighth. The metric is read between pixels and
+    # differentiated, one pixel each.
+    return math.floor(reach * 9 / 8 if steps == 1 else reach) + 2
 
 
 def default_steps(kernel_size: Sequence[int]) -> int:

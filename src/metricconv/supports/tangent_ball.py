@@ -39,6 +39,15 @@ class TangentBall(Support):
         points = self.metric.unit_vectors(directions)
         return points * radii.to(points).view(1, 1, -1, *(1,) * (self.dim + 1))
 
+    def reach(self) -> float:
+        """Return how far from its pixel the farthest sample may lie, in pixels. Synchronises with the device."""
+        return farthest_sample(self.metric, self.stencil)
+
     def tensors(self) -> dict[str, Tensor]:
         """The metric's numbers: in 2-D five a pixel, whatever the number of samples."""
         return self.metric.tensors()
+
+
+def farthest_sample(metric: Metric, stencil: Stencil) -> float:
+    """Return a bound on the length of all s_j y(u_j) of a field, in pixels."""
+    return float(metric.bounding_radius.detach().max()) * float(stencil.radii.max())

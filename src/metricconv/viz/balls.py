@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from ..metrics import Metric, Randers, Riemannian, check_positive, fit_randers, 
 from ..nn import AdaptiveConv
 from ..stencils import Stencil
 from ..supports import GeodesicBall, Support, TangentBall
+from ..supports.geodesic import sight
 from . import canvas
 
 KINDS = ("tangent", "geodesic")
@@ -127,6 +127,7 @@ def plot_unit_balls(
     axes: matplotlib.axes.Axes | None = None,
     colour: str | None = None,
     smooth: int = 1,
+    image_index: int = 0,
     group: int = 0,
     stride: int | Sequence[int] | None = None,
 ) -> matplotlib.axes.Axes:
@@ -145,7 +146,8 @@ def plot_unit_balls(
         stencil: samples the balls of a metric, which has none of its own.
         axes: what to draw on; new ones if not given.
         colour: of all balls, instead of those above.
-        smooth, group, stride: as in ``unit_balls``; a layer, and a support recorded of it, know their own stride.
+        smooth, image_index, group, stride: as in ``unit_balls``; a layer, and a support recorded of it, know their own
+            stride. Of a batch, ``image_index`` must say which one ``image`` is.
 
     >>> import metricconv as mc
     >>> image = torch.rand(1, 1, 32, 32)
@@ -162,7 +164,7 @@ def plot_unit_balls(
         raise ValueError(f"`ball` (={ball!r}) must not be empty")
     size = field_size(source) if image is None else canvas.to_array(image).shape[:2]
     where, zoom = in_field(source, points, size, stride)
-    options: dict[str, Any] = {"smooth": smooth, "group": group, "stride": stride}
+    options: dict[str, Any] = {"smooth": smooth, "image_index": image_index, "group": group, "stride": stride}
     balls = {kind: unit_balls(source, where, kind, stencil, **options) for kind in kinds}
     axes = canvas.one_axes(axes, image)
     canvas.show(axes, image, size)
@@ -304,9 +306,7 @@ def _around(support: GeodesicBall, row: int, column: int) -> tuple[GeodesicBall,
     """Return the part of a support that the samples of one pixel depend on, and where the pixel is in it."""
     if support.padding_mode == "circular":
         return support, (row, column)
-    farthest = float(support.metric.bounding_radius.max()) * support.radius * float(support.stencil.radii.max())
-    # The metric is read between pixels, differentiated, and smoothed; a first step may overshoot by an eighth.
-    margin = math.ceil(1.125 * farthest / min(support.stride)) + 2 + support.smooth
+    margin = sight(support.reach() / min(support.stride), support.steps) + support.smooth
     rows, columns = (slice(max(place - margin, 0), place + margin + 1) for place in (row, column))
     near = support.metric[:, :, rows, columns]
     part = GeodesicBall(near, support.rays, support.steps, support.smooth, support.radius, stride=support.stride)

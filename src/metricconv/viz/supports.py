@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks, stencils
-from ..filters import _to_field
+from .._images import to_field
 from ..metrics import Metric, Randers, gradient_metric, smoothed
 from ..supports import Deformable, GeodesicBall, Grid, Shifted, Support, TangentBall
 from . import canvas
@@ -78,7 +78,7 @@ def example_supports(
     ['standard', 'dilated', 'shifted', 'deformable', 'unit tangent ball', 'unit geodesic ball']
     """
     array = canvas.to_array(image)
-    x = _to_field(torch.from_numpy(array), None if array.ndim == 2 else -1)  # [1, C, H, W]
+    x = to_field(torch.from_numpy(array), None if array.ndim == 2 else -1)  # [1, C, H, W]
     metric = _EXAMPLE_METRIC(x) if metric is None else metric
     _checks.instance_of(metric, Metric, "metric")
     generator = torch.Generator().manual_seed(seed)

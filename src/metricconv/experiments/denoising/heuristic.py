@@ -72,8 +72,8 @@ def fixed_methods(padding_mode: str) -> list[Method]:
         Method("box 5 × 5", "fixed", partial(box_filter, size=5, **pad), samples=25),
         Method("box 3 × 3", "fixed", partial(box_filter, size=3, **pad), samples=9),
         Method("interpolated 5 × 5", "fixed", partial(interpolated_filter, samples=SAMPLES, size=5, **pad)),
-        Method("dilated by 3", "fixed", partial(dilated_filter, size=SAMPLES, dilation=3, **pad)),
-        Method("random deformable", "fixed", partial(random_deformable_filter, size=SAMPLES, seed=0, **pad)),
+        Method("dilated by 3", "fixed", partial(dilated_filter, samples=SAMPLES, dilation=3, **pad)),
+        Method("random deformable", "fixed", partial(random_deformable_filter, samples=SAMPLES, seed=0, **pad)),
     ]
 
 

@@ -15,8 +15,7 @@ import triton
 from torch import Tensor
 
 from ...stencils import Stencil
-from ...supports import GeodesicBall
-from ...supports.geodesic import Rays
+from ...supports import GeodesicBall, Rays
 from .call import as_multiplication
 from .flow import derive_adjoint_kernel, derive_kernel, smooth_adjoint_kernel, smooth_kernel
 from .launcher import Launch, constants, launch_of, on_device
