@@ -43,6 +43,15 @@ def corners(
         yield flat, weight
 
 
+def line(start: int, stop: int, extent: int, padding_mode: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return, for pixels start to stop − 1 along an axis, which pixel of it each is, and its weight.
+
+    The weight is 0 past a border of zeros, else 1.
+    """
+    index = torch.arange(start, stop, device=device)
+    return _fold(index, torch.ones_like(index, dtype=torch.float32), extent, padding_mode)
+
+
 def _fold(index: Tensor, weight: Tensor, extent: int, padding_mode: str) -> tuple[Tensor, Tensor]:
     """Bring an index along one axis into [0, extent); outside, "zeros" takes its weight away."""
     if padding_mode == "circular":

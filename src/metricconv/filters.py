@@ -381,8 +381,7 @@ def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, p
 def _strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:
     """Yield where each strip of ``step`` rows starts and stops, and these rows with ``margin`` more on either side."""
     size = x.shape[2]
-    place = torch.arange(-margin, size + margin, device=x.device, dtype=torch.float32).unsqueeze(-1)
-    index, inside = next(_interpolation.corners(place, [size], padding_mode))
+    index, inside = _interpolation.line(-margin, size + margin, size, padding_mode, x.device)
     for start in range(0, size, step):
         stop = min(start + step, size)
         rows = slice(start, stop + 2 * margin)

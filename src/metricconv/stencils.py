@@ -55,6 +55,11 @@ class Stencil:
         """The number d of spatial axes."""
         return len(self.kernel_size)
 
+    @property
+    def learns(self) -> bool:
+        """Whether directions or radii want gradients, which the reference engine alone has."""
+        return self.directions.requires_grad or self.radii.requires_grad
+
     def to(self, *args: Any, **kwargs: Any) -> "Stencil":
         """Move or convert, with the arguments of torch.Tensor.to; return the stencil itself if nothing changes."""
         directions, radii = self.directions.to(*args, **kwargs), self.radii.to(*args, **kwargs)

@@ -204,6 +204,30 @@ def test_the_largest_numbers_there_are_give_finite_metrics(metric, dtype):
     assert all(t.isfinite().all() for t in metric(image).tensors().values())
 
 
+@pytest.mark.parametrize("metric", [gradient_metric, edge_metric])
+def test_a_large_gain_on_large_numbers_gives_finite_metrics_and_derivatives(metric):
+    image = (torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 1e36).requires_grad_()
+    M = metric(image, alpha=1e4).M
+    M.sum().backward()
+    assert M.isfinite().all() and image.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1e3, 1e12, 1e200])
+def test_structure_balls_keep_their_volume_at_any_gain(alpha):
+    y, x = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    metric = structure_metric(torch.cos(0.7 * x + 0.4 * y)[None, None], alpha=alpha)
+    assert metric.is_positive().all() and metric.anisotropy.max() > 300
+    torch.testing.assert_close(metric.volume, torch.full_like(metric.volume, torch.pi / 0.2), rtol=0.03, atol=0)
+
+
+def test_an_edge_is_found_as_far_along_a_signal_as_float32_cannot_count():
+    size = 2**24 + 100
+    signal = torch.zeros(1, 1, size)
+    signal[..., size - 40 :] = 1
+    M = edge_metric(signal, scale=None).M.flatten()
+    assert M.topk(2).indices.sort().values.tolist() == [size - 41, size - 40] and M[-41] > 1.5 * M.min()
+
+
 def test_half_precision_images_give_float32_metrics():
     assert gradient_metric(torch.rand(1, 1, 4, 4).half(), eps_omega=0.5).dtype == torch.float32
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import metricconv as mc
-from helpers import randers
+from helpers import randers, riemannian
 from metricconv.ops import functional
 
 IMAGE, WEIGHT, BIAS = torch.zeros(2, 6, 8, 7), torch.zeros(4, 6, 3, 3), torch.zeros(4)
@@ -227,3 +227,28 @@ def test_an_axis_beyond_the_reach_of_the_kernels_is_the_references_affair():
     assert functional.choose_backend(problem) is functional.BACKENDS["reference"]
     if functional.cpu.absence() is None:
         assert "its positions reach 2²³ pixels along an axis" in functional.BACKENDS["cpu"].refusal(problem)
+
+
+def test_an_image_whose_ring_has_too_many_pixels_is_not_for_the_cpu_engine():
+    pytest.importorskip("numba")
+    x = torch.zeros(1).expand(1, 1, 5_000_000, 1, 143)  # a third of 2³¹ pixels, but more with a ring around them
+    problem = functional.Problem(
+        x, mc.Grid(1, dim=3), torch.zeros(1, 1, 1, 1, 1), None, (1,) * 3, (0,) * 3, 1, None, "zeros"
+    )
+    assert "fewer than 2³¹ pixels" in functional.BACKENDS["cpu"].refusal(problem)
+
+
+@pytest.mark.parametrize("ball", [mc.TangentBall, mc.GeodesicBall])
+def test_a_stencil_that_learns_has_its_gradients(ball):
+    fixed = mc.stencils.onion(3)
+    leaves = [fixed.directions.float().requires_grad_(), fixed.radii.float().requires_grad_()]
+    metric = riemannian(2, spatial=(4, 5)).to(torch.float32)
+    x, weight = torch.randn(1, 2, 4, 5), torch.randn(3, 2, 3, 3)
+    found = {}
+    for backend in ("auto", "reference"):
+        support = ball(metric, mc.stencils.Stencil(*leaves, (3, 3)))
+        y = mc.support_conv(x, support, weight, padding=1, backend=backend)
+        found[backend] = torch.autograd.grad(y.square().sum(), leaves)
+    for auto, reference in zip(*found.values(), strict=True):
+        assert reference.abs().sum() > 0
+        torch.testing.assert_close(auto, reference)

@@ -52,6 +52,15 @@ def test_a_larger_window_changes_nothing(monkeypatch):
     torch.testing.assert_close(ball.offsets(), expected, atol=1e-13, rtol=0)
 
 
+def test_a_window_is_no_larger_than_the_image_has_heat(monkeypatch):
+    metric = riemannian(2, spatial=(5, 6)).scaled(6.0)
+    ball = mc.HeatBall(metric, STENCIL, **SMALL)
+    expected, half = ball.offsets(), mc.HeatBall.half_window
+    assert half(ball, torch.full((1, 1, 2, 1), 100.0)) == 7
+    monkeypatch.setattr(mc.HeatBall, "half_window", lambda self, start: 16)
+    torch.testing.assert_close(ball.offsets(), expected, atol=1e-13, rtol=0)
+
+
 def test_on_a_round_metric_the_stencil_grows_by_the_time_it_flows():
     metric = riemannian(2).map(
         lambda t: torch.tensor([1.0, 0, 1.0]).double().view(1, 1, 3, 1, 1).expand(1, 1, 3, 13, 13)

@@ -103,11 +103,15 @@ class HeatBall(Support):
         return self.metric.tensors()
 
     def half_window(self, start: Tensor) -> int:
-        """Return (n·r + R)/2, rounded up, for samples that start from ``start``. Synchronises with the device."""
+        """Return (n·r + R)/2, rounded up, for samples that start from ``start``. Synchronises with the device.
+
+        No more than the whole image: past it there is no heat, and no slope from the second pixel on.
+        """
         reach = float(start.detach().abs().amax()) if start.numel() else 0.0
         # One more for the cell that a sample is read in, and one for the central difference at its corners.
         reach = math.ceil(reach + self.flow_steps * self.dt) + 2
-        return max(math.ceil((self.diffusion_steps * self.kernel_radius + reach) / 2), reach)
+        wanted = max(math.ceil((self.diffusion_steps * self.kernel_radius + reach) / 2), reach)
+        return min(wanted, max(self.metric.spatial) + 1)
 
     def _kernels(self) -> Tensor:
         """Return h at every pixel, of sum 1: (B·G, *spatial, K)."""

@@ -9,6 +9,7 @@ in a few seconds, and kept on disk for later processes.
 """
 
 import importlib.util
+import math
 from typing import Any
 
 import torch
@@ -64,10 +65,12 @@ def refusal(problem: Problem) -> str | None:
     if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.places):
         size = support.kernel_size
         return f"it knows geodesic balls in the plane, with more than their centre; this one has kernel size {size}"
+    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.learns:
+        return "it has no gradients for a stencil"
     for name, tensor in support.tensors().items():
         if tensor.dtype != _computed(x):
             return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
-    if x.shape[2:].numel() >= _MOST_PIXELS:
+    if math.prod(n + 2 for n in (1, *x.shape[2:])[-max(support.dim, 2) :]) >= _MOST_PIXELS:  # with the ring around it
         return f"its images have fewer than 2³¹ pixels, `input` has spatial size {tuple(x.shape[2:])}"
     if max(x.shape[2:]) > FARTHEST:
         return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"

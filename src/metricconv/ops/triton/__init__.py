@@ -55,6 +55,8 @@ def refusal(problem: Problem) -> str | None:
         return f"its kernels do not know {type(support).__name__} supports"
     if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
         return f"its kernels do not know {type(support.metric).__name__} metrics"
+    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.learns:
+        return "its kernels have no gradients for a stencil"
     tensors = {"input": x, "weight": problem.weight, "bias": problem.bias, "modulation": problem.modulation}
     tensors |= {f"support.{name}": tensor for name, tensor in support.tensors().items()}
     for name, tensor in tensors.items():

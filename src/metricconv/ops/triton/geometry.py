@@ -336,8 +336,10 @@ def widen(values):
 @triton.jit
 def add_product(a, b, total):
     """Return total + a b; in half precision two at a time, rounded once."""
-    if INTERPRETED or total.dtype == tl.float32:
+    if total.dtype == tl.float32:
         return total + a * b
+    elif INTERPRETED:
+        return (total.to(tl.float32) + a.to(tl.float32) * b.to(tl.float32)).to(total.dtype)
     elif total.dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(FMA_BFLOAT16, "=r,r,r,r", [a, b, total], tl.bfloat16, True, 2)
     else:
