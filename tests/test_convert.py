@@ -1,6 +1,7 @@
 """Conversion: the same network, now adaptive."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -222,5 +223,20 @@ def test_a_hook_of_any_kind_keeps_a_convolution_as_it_is():
 def test_a_refusal_names_the_layer_or_what_was_looked_at():
     with pytest.raises(ValueError, match=r"^layer '0': `in_channels` \(=3\) must be divisible by `metric_groups`"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), metric_groups=4)
-    with pytest.raises(ValueError, match=r"0 of its 0 nn\.Conv2d were looked at"):
+    with pytest.raises(ValueError, match=r"it has no nn\.Conv2d, and 0 adaptive convolutions already"):
         mc.convert(nn.Sequential(nn.ConvTranspose2d(3, 4, 3)))
+    with pytest.raises(ValueError, match=r"it has no nn\.Conv2d, and 1 adaptive convolutions already"):
+        mc.convert(mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3))))
+    with pytest.raises(ValueError, match=r"none of its 2 nn\.Conv2d is chosen, such as '0', '1'"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)), "conv9.*")
+    with pytest.raises(ValueError, match=r"1 of its 1 nn\.Conv2d were looked at; `report=print` tells why"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 1)))
+    with pytest.raises(TypeError, match=r"`report` \(=True\) must be a function of one line"):
+        mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), report=True)
+
+
+def test_numbers_of_a_side_branch_are_no_stages():
+    branch = nn.Sequential(OrderedDict(conv1=nn.Sequential(nn.Conv2d(4, 4, 3))))
+    net = nn.ModuleDict({"mixed_a": nn.Conv2d(3, 4, 3), "mixed_b": nn.Conv2d(4, 4, 3), "aux": branch})
+    with pytest.raises(ValueError, match=r"needs numbered stages, .* that hold most convolutions"):
+        mc.convert(net, "last_stage")

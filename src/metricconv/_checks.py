@@ -56,6 +56,13 @@ def positive(value: object, name: str) -> float:
     return float(value)
 
 
+def truth(value: object, name: str) -> bool:
+    """Return what is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` (={value!r}) must be True or False")
+    return value
+
+
 def one_of(value: str, choices: Iterable[str], name: str) -> str:
     """Return ``value`` when it is one of ``choices``."""
     choices = tuple(choices)

@@ -11,6 +11,7 @@ from torch import nn
 
 from . import _checks
 from .nn import AdaptiveConv, MetricConv2d
+from .nn.base import LAZY
 
 Select = str | Iterable[str] | Callable[[str, nn.Conv2d], bool]
 
@@ -53,7 +54,8 @@ def convert(
             published experiments (this changes the outputs). Of the names of a shared layer, one is enough.
         to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
         report: called with one line for each 2-D convolution looked at, for example ``print``.
-        **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``.
+        **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``; also ``padding_mode``, which
+            changes outputs near the border, instead of the convolution's own.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
     >>> _ = convert(net, report=print)
@@ -61,6 +63,8 @@ def convert(
     2: 1×1, 8 → 4: stays: a 1×1 kernel has no neighbours
     """
     _checks.instance_of(model, nn.Module, "model")
+    if report is not None and not callable(report):
+        raise TypeError(f"`report` (={report!r}) must be a function of one line, such as print")
     if not (isinstance(to, type) and issubclass(to, AdaptiveConv) and getattr(to, "dim", None) == 2):
         raise TypeError(f"`to` (={to!r}) must be a class of adaptive convolutions of images, such as MetricConv2d")
     model = model if inplace else _copied(model)
@@ -75,8 +79,9 @@ def convert(
                 report(str(line))
         swapped = {id(c.conv): _swapped(c, to, geometry) for c in plan if not c.reason}
         if not swapped:
-            found = f"{len(plan)} of its {len(convs)} nn.Conv2d were looked at; `report=print` tells why they stay"
-            raise ValueError(f"`select` (={select!r}) swaps no convolution of {type(model).__name__}: {found}")
+            raise ValueError(
+                f"`select` (={select!r}) swaps no convolution of {type(model).__name__}: {_why_none(model, plan)}"
+            )
     except BaseException:  # a model that is not converted is left as it was
         for conv, setting in zip(convs, settings, strict=True):
             conv.stride, conv.dilation, conv.padding = setting
@@ -88,6 +93,17 @@ def convert(
             if id(child) in swapped:
                 setattr(parent, name, swapped[id(child)])
     return model
+
+
+def _why_none(model: nn.Module, plan: list[Conversion]) -> str:
+    """Return why no convolution of a model is swapped."""
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
+    adaptive = sum(isinstance(module, AdaptiveConv) for module in model.modules())
+    if plan:
+        return f"{len(plan)} of its {len(names)} nn.Conv2d were looked at; `report=print` tells why they stay"
+    if names:
+        return f"none of its {len(names)} nn.Conv2d is chosen, such as {', '.join(map(repr, names[:3]))}"
+    return f"it has no nn.Conv2d, and {adaptive} adaptive convolutions already"
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -118,7 +134,7 @@ def plan_conversion(model: nn.Module, select: Select = "all") -> list[Conversion
 
 def _reason_to_stay(conv: nn.Conv2d) -> str:
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
-        return "it is lazy and has no weights yet: run the network once, then convert it"
+        return f"{LAZY}: run the network once, then convert it"
     if max(conv.kernel_size) == 1:
         return "a 1×1 kernel has no neighbours"
     if any(k % 2 == 0 for k in conv.kernel_size):
@@ -150,12 +166,13 @@ def _predicate(select: Select, convs: list[tuple[str, nn.Conv2d]]) -> Callable[[
 def _last_stage(names: list[str]) -> str:
     """Return the prefix of the last numbered stage, such as "layer4." or "stages.3.", among convolutions' names."""
     numbered = [match for match in (re.match(r"(\D*)(\d+)\.", name) for name in names) if match]
-    if not numbered:
-        raise ValueError(
-            "`select` (='last_stage') needs numbered stages, such as layer1, layer2: name the layers instead"
-        )
     stems = [match[1] for match in numbered]
-    stem = max(set(stems), key=stems.count)
+    stem = max(sorted(set(stems)), key=stems.count, default="")
+    if 2 * stems.count(stem) <= len(names):  # a stem or a side branch has numbers, the stages have not
+        raise ValueError(
+            "`select` (='last_stage') needs numbered stages, such as layer1, layer2, that hold most convolutions: name "
+            "the layers instead"
+        )
     return f"{stem}{max(int(match[2]) for match in numbered if match[1] == stem)}."
 
 

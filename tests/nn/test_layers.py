@@ -422,3 +422,43 @@ def test_a_head_has_a_gradient_even_where_there_is_but_one_sample(ball):
     layer = MetricConv2d(2, 3, 1, ball=ball)
     layer(torch.randn(1, 2, 4, 4)).sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_a_plain_checkpoint_takes_a_layer_off_the_meta_device_with_a_head_at_zero():
+    conv, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(1, 3, 6, 6)
+    with torch.device("meta"):
+        layer = MetricConv2d(3, 4, 3, padding=1)
+    missing, _ = layer.load_state_dict(conv.state_dict(), strict=False, assign=True)
+    assert missing == ["head.weight", "head.bias"]
+    torch.testing.assert_close(layer(x), conv(x))
+    with torch.device("meta"), pytest.raises(RuntimeError, match="Missing key"):
+        MetricConv2d(3, 4, 3, padding=1).load_state_dict(conv.state_dict(), assign=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"modulation": "yes"}, TypeError, r"`modulation` \(='yes'\) must be True or False"),
+        ({"learn_weight": 0}, TypeError, r"`learn_weight` \(=0\) must be True or False"),
+        ({"padding_mode": "mirror"}, ValueError, r"`padding_mode` \(='mirror'\) must be one of .*'replicate'"),
+    ],
+)
+def test_unclear_options_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        MetricConv2d(3, 4, 3, **options)
+
+
+def test_a_layer_without_a_number_of_axes_says_which_has_one():
+    with pytest.raises(TypeError, match="MetricConv has no number of spatial axes: use one that has, as MetricConv2d"):
+        mc.nn.MetricConv(3, 4, 3)
+
+
+def test_what_comes_from_the_convolution_cannot_be_given_but_for_the_padding_mode():
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    with pytest.raises(TypeError, match=r"`kernel_size` \(=5\) is taken from `conv`"):
+        MetricConv2d.from_conv2d(conv, kernel_size=5)
+    with pytest.raises(ValueError, match="`conv` cannot be replaced: it is lazy"):
+        MetricConv2d.from_conv2d(nn.LazyConv2d(4, 3))
+    layer, x = MetricConv2d.from_conv2d(conv, padding_mode="border"), torch.randn(1, 3, 6, 6)
+    assert layer.padding_mode == "border"
+    torch.testing.assert_close(layer(x)[..., 1:-1, 1:-1], conv(x)[..., 1:-1, 1:-1])

@@ -17,6 +17,12 @@ from ..supports import Support
 from .head import Head
 
 INITS = ("identity", "paper")
+LAZY = "it is lazy and has no weights yet"
+# What an adaptive convolution takes over from the ordinary one that it replaces.
+_TAKEN_OVER = (
+    *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias"),
+    *("device", "dtype"),
+)
 
 
 class AdaptiveConv(nn.Module, ABC):
@@ -75,6 +81,8 @@ class AdaptiveConv(nn.Module, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not hasattr(self, "dim"):
+            raise TypeError(f"{type(self).__name__} has no number of spatial axes: use one that has, as MetricConv2d")
         self.in_channels, self.out_channels, self.groups, self.metric_groups = (
             in_channels,
             out_channels,
@@ -90,13 +98,14 @@ class AdaptiveConv(nn.Module, ABC):
         _checks.divisible(in_channels, groups, "in_channels", "groups")
         _checks.divisible(out_channels, groups, "out_channels", "groups")
         _checks.divisible(in_channels, metric_groups, "in_channels", "metric_groups")
-        mode = "border" if padding_mode == "replicate" else padding_mode
-        self.padding_mode = _checks.one_of(mode, PADDING_MODES, "padding_mode")
+        _checks.one_of(padding_mode, (*PADDING_MODES, "replicate"), "padding_mode")
+        self.padding_mode = "border" if padding_mode == "replicate" else padding_mode
         self.init = _checks.one_of(init, INITS, "init")
         self.backend = _checks.one_of(backend, ("auto", *BACKENDS), "backend")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"`dtype` (={dtype!r}) must be a torch.dtype of floating-point numbers")
-        self.modulation, self.learn_weight = modulation, learn_weight
+        self.modulation = _checks.truth(modulation, "modulation")
+        self.learn_weight = _checks.truth(learn_weight, "learn_weight")
 
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
         if learn_weight:
@@ -202,12 +211,17 @@ class AdaptiveConv(nn.Module, ABC):
     def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Any) -> Self:
         """Return an adaptive convolution with the weights of an ordinary one: the same Parameters, not copies.
 
-        Keeps size, stride, padding, dilation, groups, dtype, device and training mode. With ``init="paper"`` the
-        weights are made anew, as the published experiments did; a fixed kernel (``learn_weight=False``) needs that.
+        Keeps size, stride, padding, dilation, groups, dtype, device and training mode, and the padding mode if none is
+        given. With ``init="paper"`` the weights are made anew, as the published experiments did; a fixed kernel
+        (``learn_weight=False``) needs that.
         """
         expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
         if not isinstance(conv, expected):
             raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
+        for name in geometry.keys() & _TAKEN_OVER:
+            raise TypeError(f"`{name}` (={geometry[name]!r}) is taken from `conv` and cannot be given")
+        if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
+            raise ValueError(f"`conv` cannot be replaced: {LAZY}")
         if not isinstance(conv.weight, nn.Parameter):
             raise TypeError("`conv` computes its weight, by a parametrisation or weight norm: remove that first")
         if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
@@ -223,10 +237,9 @@ class AdaptiveConv(nn.Module, ABC):
             conv.dilation,
             conv.groups,
             conv.bias is not None,
-            conv.padding_mode,
             device=conv.weight.device,
             dtype=conv.weight.dtype,
-            **geometry,
+            **{"padding_mode": conv.padding_mode, **geometry},
         )
         if layer.init == "identity":
             layer.weight, layer.bias = conv.weight, conv.bias

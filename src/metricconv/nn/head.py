@@ -1,6 +1,7 @@
 """The predictor of an adaptive convolution: a convolution that starts at zero."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,16 @@ class Head(nn.Module):
         """Predict zeros again."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Start at zero where a checkpoint that takes a layer off the meta device has no head."""
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        metadata, _, missing, *_ = args
+        if metadata.get("assign_to_params_buffers"):
+            for name, parameter in list(self.named_parameters()):
+                if parameter.is_meta and prefix + name in missing:
+                    zeros = torch.zeros(parameter.shape, dtype=parameter.dtype, device="cpu")
+                    setattr(self, name, nn.Parameter(zeros, parameter.requires_grad))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, out_channels, *out), on the output grid of the layer."""

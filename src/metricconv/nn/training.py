@@ -67,7 +67,8 @@ def geometry_l1(model: nn.Module) -> Tensor:
 def set_geometry_gain(model: nn.Module, gain: float) -> None:
     """Multiply what every head predicts by ``gain``: 0 freezes the geometry at its identity, 1 is the usual.
 
-    Call it with a growing gain to warm up.
+    Call it with a growing gain to warm up, between a backward pass and the next forward pass. A model without adaptive
+    convolutions is left as it is.
     """
     _checks.not_negative(gain, "gain")
     for _, layer in adaptive_layers(model):

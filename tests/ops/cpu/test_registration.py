@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import metricconv as mc
 from metricconv.ops import cpu, functional
@@ -201,3 +202,29 @@ def test_gradients_may_come_in_batches():
     single = [torch.autograd.grad(y, inputs, one, retain_graph=True) for one in upstream]
     for found, *expected in zip(batched, *single, strict=True):
         torch.testing.assert_close(found, torch.stack(expected))
+
+
+@pytest.mark.parametrize("channels", [(3, 4), (16, 16)])  # planes, and rows
+def test_weights_can_still_be_resized_after_a_call(channels) -> None:
+    layer = mc.nn.MetricConv2d(*channels, 3, backend="cpu")
+    layer(torch.randn(1, channels[0], 8, 8)).sum().backward()
+    assert all(p.untyped_storage().resizable() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_products_are_counted_as_those_of_a_convolution(groups: int) -> None:
+    x, weight = torch.randn(2, 4, 7, 6, requires_grad=True), torch.randn(6, 4 // groups, 3, 3, requires_grad=True)
+
+    def counted(conv) -> tuple[int, int]:
+        with FlopCounterMode(display=False) as counter:
+            y = conv()
+        forward = counter.get_total_flops()
+        with FlopCounterMode(display=False) as counter:
+            y.sum().backward()
+        return forward, counter.get_total_flops()
+
+    ours = counted(lambda: mc.support_conv(x, mc.Grid(3), weight, groups=groups, backend="cpu"))
+    products = 2 * (2 * 6 * 5 * 4) * (4 // groups * 9)
+    assert ours == (products, 2 * products)
+    if groups == 1:  # torch counts too many for the weights of groups
+        assert ours == counted(lambda: torch.nn.functional.conv2d(x, weight))

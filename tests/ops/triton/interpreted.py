@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import conv2d
+from torch.utils.flop_counter import FlopCounterMode
 
 import metricconv as mc
 from metricconv.metrics import parametrise
@@ -318,6 +320,16 @@ def test_the_operator_itself_obeys_autocast(monkeypatch: pytest.MonkeyPatch) -> 
     assert y.dtype == torch.bfloat16 and torch.equal(y, expected)
     for t, grad in zip(leaves[:5], torch.autograd.grad(y.sum(), leaves[:5]), strict=True):
         assert grad.dtype == t.dtype == torch.float32 and grad.isfinite().all()
+
+
+def test_products_are_counted_as_those_of_a_convolution() -> None:
+    x, weight = torch.randn(2, 4, 7, 6, requires_grad=True), torch.randn(6, 4, 3, 3, requires_grad=True)
+    counted = []
+    for conv in (lambda: mc.support_conv(x, mc.Grid(3), weight, backend="triton"), lambda: conv2d(x, weight)):
+        with FlopCounterMode(display=False) as counter:
+            conv().sum().backward()
+        counted.append(counter.get_total_flops())
+    assert counted[0] == counted[1]
 
 
 def test_compiles_to_one_graph() -> None:

@@ -70,7 +70,7 @@ def refusal(problem: Problem) -> str | None:
     for name, tensor in support.tensors().items():
         if tensor.dtype != _computed(x):
             return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
-    if math.prod(n + 2 for n in (1, *x.shape[2:])[-max(support.dim, 2) :]) >= _MOST_PIXELS:  # with the ring around it
+    if math.prod([n + 2 for n in (1, *x.shape[2:])[-max(support.dim, 2) :]]) >= _MOST_PIXELS:  # with a ring around them
         return f"its images have fewer than 2³¹ pixels, `input` has spatial size {tuple(x.shape[2:])}"
     if max(x.shape[2:]) > FARTHEST:
         return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"

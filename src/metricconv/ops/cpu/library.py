@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..flops import count_products
 from . import bands
 from .launch import Call, empty_output, solid
 
@@ -97,3 +98,4 @@ torch.library.register_fake("metricconv::support_conv_cpu", _forward_fake, lib=_
 torch.library.register_fake("metricconv::support_conv_cpu_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv_cpu", _differentiate, setup_context=_keep, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv_cpu_backward", _refuse, lib=_LIBRARY)
+count_products(torch.ops.metricconv.support_conv_cpu, torch.ops.metricconv.support_conv_cpu_backward)

@@ -31,7 +31,7 @@ class Planes:
         self.call, self.forward, self.backward = call, direct.forward, direct.backward
         self.layout = direct.Channels(ins // call.metric_groups, ins // call.groups, outs // call.groups)
         self.x = with_ring(call).flatten(2).numpy()
-        self.weight = call.weight.flatten(2).contiguous().numpy()
+        self.weight = _own(call.weight.flatten(2)).numpy()
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[tuple[()]]:
@@ -103,5 +103,10 @@ class Rows:
         if not torch.equal(self.order, torch.arange(len(self.order), device="cpu")):
             weight = weight[:, :, self.order]
         if self.layout.each:
-            return weight.permute(1, 2, 0).contiguous()
-        return weight.unflatten(0, (self.call.groups, -1)).permute(0, 3, 2, 1).flatten(1, 2).contiguous()
+            return _own(weight.permute(1, 2, 0))
+        return _own(weight.unflatten(0, (self.call.groups, -1)).permute(0, 3, 2, 1).flatten(1, 2))
+
+
+def _own(weight: Tensor) -> Tensor:
+    """Return a copy: memory that an array has seen cannot be resized, as those who shard parameters do."""
+    return weight.clone(memory_format=torch.contiguous_format)

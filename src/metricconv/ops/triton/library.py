@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..flops import count_products
 from .backward import backward
 from .call import Call, by_tap, empty_output
 from .launch import forward
@@ -119,5 +120,6 @@ torch.library.register_fake("metricconv::support_conv", _forward_fake, lib=_LIBR
 torch.library.register_fake("metricconv::support_conv_backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv", _differentiate, setup_context=_keep, lib=_LIBRARY)
 torch.library.register_autograd("metricconv::support_conv_backward", refuse, lib=_LIBRARY)
+count_products(torch.ops.metricconv.support_conv, torch.ops.metricconv.support_conv_backward)
 support_conv = shortcut(_operator, _forward, _keep, _differentiate, _prepare)
 _backward = first_derivative(_backward_operator, _backward_impl)

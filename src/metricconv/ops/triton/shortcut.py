@@ -11,12 +11,15 @@ _PLAIN = (Tensor, Parameter)
 
 
 def traced(x: Tensor) -> bool:
-    """Return whether a call must go through the registered operator: compiled, exported, transformed, without data."""
+    """Return whether a call must go through the registered operator: compiled, exported, transformed, counted, without
+    data.
+    """
     return (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
         or x.device.type == "meta"
         or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
