@@ -37,7 +37,7 @@ Methods = Annotated[
 Weights = Annotated[str | None, typer.Option(help="learnt (LKW, default) or fixed (FKW).")]
 Pretrained = Annotated[Path | None, typer.Option(help="Start from the weights of this file, or torchvision's own.")]
 Layers = Annotated[str | None, typer.Option(help="Stages whose 3×3 convolutions are replaced: 2-4 (default) or 4.")]
-Init = Annotated[str | None, typer.Option(help="sound (default), or paper: constant kernels, balls of radius 1.")]
+Init = Annotated[str | None, typer.Option(help="identity (default), or paper: constant kernels, balls of radius 1.")]
 Head = Annotated[int | None, typer.Option(help="Numbers that make a metric: 5, 6 or 7.")]
 EpsOmega = Annotated[float | None, typer.Option(help="1 − the largest asymmetry of a Randers metric, in (0, 1].")]
 Stencil = Annotated[str | None, typer.Option(help="square_onion (default), onion or polar.")]
