@@ -23,20 +23,20 @@ def main(folder="outputs/examples", size=128, steps=150):
         1, 1, 5, padding=2, padding_mode="reflect", bias=False, learn_weight=False, parametrisation="cholesky"
     )
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
-    psnr = {"learnt from": [], "another noise": []}
+    pictures = {"learnt from": noisy, "another noise": other}
+    psnr = {name: [] for name in pictures}
     for _ in range(steps):
         loss = torch.nn.functional.mse_loss(layer(noisy), clean)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        with torch.no_grad():
-            error = torch.nn.functional.mse_loss(layer(other), clean)
-        psnr["learnt from"].append(-10 * loss.log10().item())
-        psnr["another noise"].append(-10 * error.log10().item())
+        with torch.no_grad():  # both after the step, by the same weights
+            for name, picture in pictures.items():
+                psnr[name].append(decibels(layer(picture), clean))
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
     for name, values in psnr.items():
-        left.plot(values, label=name)
+        left.plot(values, label=f"{name} ({decibels(pictures[name], clean):.2f} dB unfiltered)")
     left.set(xlabel="step", ylabel="PSNR (dB)", title="learning where to look")
     left.legend()
     part = [(y, x) for y in np.linspace(0.12, 0.42, 6) * size for x in np.linspace(0.3, 0.6, 6) * size]
@@ -48,6 +48,11 @@ def main(folder="outputs/examples", size=128, steps=150):
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "learn_filter.png")
     return psnr
+
+
+def decibels(picture, clean):
+    """Return the PSNR of a picture with values in [0, 1]."""
+    return -10 * torch.nn.functional.mse_loss(picture, clean).log10().item()
 
 
 if __name__ == "__main__":

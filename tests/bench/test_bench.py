@@ -123,7 +123,7 @@ def test_table_and_plot_come_from_the_csv(tmp_path):
         writer.writerows(rows)
     report.write(path)
     text = (tmp_path / "gpu.md").read_text()
-    assert "| cudnn conv2d | bfloat16 | 1.000 (0.50×) | 1.000 (0.50×) | 3.0 |" in text
+    assert "| cudnn conv2d | bfloat16 | 1.000 (0.50×) | 1.000 (0.50×) | 3.0 | 3.0 |" in text
     assert text.index("| (1,2,3,4) k3 | cudnn conv2d |") < text.index("| (5,6,7,8) k3 |") < text.index("| iteration,")
     assert "broken float32 on (1,2,3,4) k3: 0.5 is too large" in text
     assert (tmp_path / "gpu.png").stat().st_size > 5000

@@ -50,24 +50,35 @@ def table(rows: list[Row]) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw the medians by shape and mode as bars, on a logarithmic axis."""
+    """Draw the medians, a line for each contender, by shape and mode, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    groups = list(dict.fromkeys((row["shape"], row["mode"]) for row in rows))
-    sizes = [sum((row["shape"], row["mode"]) == group for row in rows) for group in groups]
-    figure = Figure(figsize=(8, 0.9 + 0.26 * sum(sizes) + 0.25 * len(groups)), layout="constrained")
-    heights = [n + 0.6 for n in sizes]
-    axes = figure.subplots(len(groups), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, (shape, mode) in zip(axes, groups, strict=True):
-        chosen = [row for row in rows if (row["shape"], row["mode"]) == (shape, mode)]
-        times = [float(row["p50_ms"]) for row in chosen]
-        bars = axis.barh([row["op"] for row in chosen], times, color=[_COLOURS[row["op"]] for row in chosen])
-        axis.bar_label(bars, [f"{t:.3g}" if t < 1000 else f"{t:.0f}" for t in times], padding=3, fontsize=8)
-        axis.set(xscale="log", title=f"{shape}, {mode}")
-        axis.title.set_fontsize(9)
-        axis.invert_yaxis()
-        axis.margins(x=0.15)
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel(f"ms, median; {rows[0]['cpu']}, {rows[0]['threads']} threads")
-    figure.savefig(path, dpi=120)
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    contenders: dict[str, list[str]] = {}
+    for row in rows:
+        ops = contenders.setdefault(row["shape"], [])
+        ops += [row["op"]] * (row["op"] not in ops)
+    heights = [len(ops) + 0.6 for ops in contenders.values()]
+    figure = Figure(figsize=(11, 1.2 + 0.26 * sum(heights) + 0.3 * len(contenders)), layout="constrained")
+    panels = figure.subplots(
+        len(contenders), len(modes), sharex="col", sharey="row", squeeze=False, height_ratios=heights
+    )
+    for line, (shape, ops) in zip(panels, contenders.items(), strict=True):
+        for panel, mode in zip(line, modes, strict=True):
+            for row in (row for row in rows if (row["shape"], row["mode"]) == (shape, mode)):
+                time, place = float(row["p50_ms"]), ops.index(row["op"])
+                panel.plot(time, place, "o", color=_COLOURS[row["op"]], markersize=7)
+                label = f"{time:.3g}" if time < 1000 else f"{time:.0f}"
+                panel.annotate(label, (time, place), (7, 0), textcoords="offset points", va="center", fontsize=8)
+            panel.set(xscale="log", ylim=(len(ops) - 0.5, -0.5))
+            panel.grid(alpha=0.4)
+            panel.tick_params(labelsize=8)
+        line[0].set_yticks(range(len(ops)), ops)
+        line[0].set_title(shape, fontsize=9, loc="left")
+    for panel, mode in zip(panels[-1], modes, strict=True):
+        panel.margins(x=0.2)  # for the numbers
+        panel.set_xlabel(f"{mode}, ms")
+    figure.suptitle(
+        f"{rows[0]['cpu']}, {rows[0]['threads']} threads: median time by shape (N, C, H, W), k × k samples", fontsize=11
+    )
+    figure.savefig(path, dpi=110)

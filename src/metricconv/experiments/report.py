@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from .classification import diagnose
 from .classification import report as classification
 from .denoising import report as denoising
 from .errors import in_one_line
@@ -24,7 +25,8 @@ def report(
 ) -> None:
     """Render the tables and figures of all experiments anew from the CSVs in a folder."""
     found = [Path("denoising", name) for name in denoising.write_all(results / "denoising", work / "denoising/work")]
-    found += [Path("classification", name) for name in classification.write_all(results / "classification")]
+    for write in (classification.write_all, diagnose.draw):
+        found += [Path("classification", name) for name in write(results / "classification")]
     if not found:
         raise ValueError(f"`results` (={results}) has no tables of experiments, such as denoising/image.csv, to render")
     typer.echo(f"wrote {', '.join(map(str, found))} to {results}")

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from experiments.classification import tiny
 from metricconv._files import read_table
-from metricconv.experiments.classification import gradcam, report, runs
+from metricconv.experiments.classification import diagnose, gradcam, report, runs
 from metricconv.experiments.classification.commands import app
 from metricconv.viz import plot_gradcam
 
@@ -35,7 +35,9 @@ def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
     output = command("classify-diagnose", "--images=8", "--accelerator=cpu")
     assert "metric (Randers)" in output and "deformable" in output and "4.1.conv2" in output
     assert output.count("residual") == 1  # a metric network needs no fit
-    assert (tmp_path / "out/diagnosis.csv").exists() and (tmp_path / "out/diagnosis.png").stat().st_size > 10_000
+    drawn = (tmp_path / "out/diagnosis.png").read_bytes()
+    assert diagnose.draw(tmp_path / "out") == ["diagnosis.png"] and len(drawn) > 10_000
+    assert (tmp_path / "out/diagnosis.png").read_bytes() == drawn  # from the CSV alone
 
 
 def test_what_networks_look_at_is_drawn(command, tmp_path):

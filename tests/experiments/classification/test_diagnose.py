@@ -22,6 +22,7 @@ def test_a_layer_at_its_start_has_round_centred_balls_of_the_kernels_reach():
     assert seen["radius"].median == pytest.approx(2, rel=1e-4) and seen["anisotropy"].median == pytest.approx(
         1, rel=1e-4
     )
+    assert seen["growth"].median == pytest.approx(1, rel=1e-4)  # dilated or not
     assert seen["asymmetry"].high < 1e-3 and seen["shift"].high < 1e-2 and "residual" not in seen
     assert seen["radius"].pixels == 2 * 12 * 12
 
@@ -46,6 +47,13 @@ def test_balls_of_the_gradient_metric_run_along_edges_and_turned_ones_across():
         return mc.Riemannian(torch.stack([xx, -yx, yy], 2))
 
     assert found(MetricConv2d(1, 1, 3, padding=1, metric=across), image)["alignment"].mean < -0.9
+
+
+def test_growth_is_from_the_radius_at_first():
+    layer = MetricConv2d(1, 2, 3, padding=2, dilation=2)
+    nn.init.constant_(layer.head.bias[4:5].data, -1.0)  # the scale of the eigenvalues: smaller ones, larger balls
+    seen = found(layer)
+    assert seen["growth"].median > 1.05 and seen["growth"].median == pytest.approx(seen["radius"].median / 2, rel=1e-4)
 
 
 def test_an_edge_runs_at_a_right_angle_to_the_gradient():

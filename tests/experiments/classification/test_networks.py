@@ -37,7 +37,7 @@ def test_outputs_of_an_image_do_not_depend_on_its_batch(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_sound_network_starts_as_the_standard_one(method):
+def test_by_default_a_network_starts_as_the_standard_one(method):
     torch.manual_seed(1)
     standard = calm(networks.build(Setting(network="tiny", method="standard"), 4))
     torch.manual_seed(1)
@@ -95,7 +95,7 @@ def test_the_papers_init_throws_away_what_the_published_code_does():
     assert all((layer.weight == 1 / layer.weight[0].numel()).all() for _, layer in adaptive_layers(model))
 
 
-@pytest.mark.parametrize("init", ["sound", "paper"])
+@pytest.mark.parametrize("init", ["identity", "paper"])
 def test_fixed_weights_are_the_mean_and_no_parameters(init):
     model = networks.build(Setting(network="tiny", weights="fixed", init=init), 4)
     layers = dict(adaptive_layers(model))

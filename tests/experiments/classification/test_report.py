@@ -77,7 +77,7 @@ CHOICES = {
     "weights": ("learnt", "fixed"),
     "start": ("weights-a", "weights-b"),
     "layers": ("2-4", "4"),
-    "init": ("sound", "paper"),
+    "init": ("identity", "paper"),
     "head": (7, 6),
     "eps_omega": (0.5, 0.9),
     "stencil": ("square_onion", "onion"),

@@ -1,7 +1,8 @@
 """Classification, the paper's second experiment: ResNets whose later convolutions look over metric balls, fairly.
 
-Every method starts soundly, trains on the same schedule and is judged at its own best rate of the geometry; the paper's
-own start and schedule are there too. Commands, each with a CSV and the paper's numbers beside ours:
+Every method starts as the ordinary network, trains on the same schedule and is judged at its own best rate of the
+geometry; the paper's own start and schedule are there too. Commands, each with a CSV and the paper's numbers
+beside ours:
 
 - ``classify``: one run, or a grid of them;
 - ``classify-sweep``: accuracy by the multiplier of the heads' learning rate, and its figure;

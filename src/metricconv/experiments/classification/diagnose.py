@@ -4,20 +4,21 @@ A metric network says it itself. For deformable and shifted ones it is the Rande
 best (Theorem 2 of the paper, in practice), and the residual tells how well it does.
 """
 
+import copy
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, pad
 
-from ..._files import versions, write_table, writing
+from ..._files import read_table, versions, write_table, writing
 from ...metrics import Metric, Randers, Riemannian, fit_randers
-from ...nn import record_supports
+from ...nn import AdaptiveConv, adaptive_layers, record_supports
 from ...supports import Support
 from .report import COLOURS, NAMES
 
@@ -25,12 +26,15 @@ from .report import COLOURS, NAMES
 _KEPT = 200_000
 QUANTITIES = {
     "radius": "radius of the ball, px",
+    "growth": "radius of the ball, times that at first",
     "anisotropy": "anisotropy (longest / shortest axis)",
     "asymmetry": "asymmetry (0: centred)",
     "shift": "centre of the ball, px from the pixel",
     "alignment": "along edges (1) or across (−1)",
     "residual": "residual of the fitted ball, px",
 }
+# Radii are told by how far they are from the first one, as dilated layers start with larger balls than others.
+_SHOWN = tuple(quantity for quantity in QUANTITIES if quantity != "radius")
 
 # What is larger is drawn by its logarithm.
 _FAR = 10
@@ -59,6 +63,7 @@ def diagnose(method: str, network: nn.Module, batches: Iterable[tuple[Tensor, Te
         network: in evaluation mode; it has adaptive convolutions.
         batches: images (B, C, H, W), as the network wants them, and labels, which are not looked at.
     """
+    starts = {name: _start(layer) for name, layer in adaptive_layers(network)}
     found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     means: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for images, _ in batches:
@@ -69,7 +74,7 @@ def diagnose(method: str, network: nn.Module, batches: Iterable[tuple[Tensor, Te
         edges = edge_directions(images)
         for layer, support in seen.items():
             metric, residual = implicit_metric(support)
-            for quantity, values in _measure(metric, residual).items():
+            for quantity, values in _measure(metric, residual, starts[layer]).items():
                 found[layer, quantity].append(values.flatten().cpu())
             means[layer].append(_alignment(metric, edges))
     statistics = [_statistic(method, *key, torch.cat(values)) for key, values in found.items()]
@@ -108,8 +113,18 @@ def write(folder: Path, statistics: Sequence[Statistic], about: Mapping[str, Map
     """Write ``diagnosis.csv`` and ``diagnosis.png``; ``about`` has more columns for the rows of each method."""
     rows = [dataclasses.asdict(s) | dict(about[s.method]) | versions() for s in statistics]
     write_table(folder / "diagnosis.csv", [{k: _short(v) for k, v in row.items()} for row in rows])
+    draw(folder)
+
+
+def draw(folder: Path) -> list[str]:
+    """Draw ``diagnosis.png`` from the CSV, if there is one; return the names of what was written."""
+    rows = read_table(folder / "diagnosis.csv")
+    if not rows:
+        return []
+    kinds = get_type_hints(Statistic)
     with writing(folder / "diagnosis.png") as path:
-        figure(statistics).savefig(path)
+        figure([Statistic(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]).savefig(path)
+    return ["diagnosis.png"]
 
 
 def show(statistics: Sequence[Statistic]) -> None:
@@ -118,7 +133,7 @@ def show(statistics: Sequence[Statistic]) -> None:
     import rich.table
 
     for method in dict.fromkeys(s.method for s in statistics):
-        some = [s for s in statistics if s.method == method]
+        some = [s for s in statistics if s.method == method and s.quantity in _SHOWN]
         table = rich.table.Table(title=f"{NAMES.get(method, method)}: medians over pixels")
         for name in ("layer", *dict.fromkeys(s.quantity for s in some)):
             table.add_column(name, justify="left" if name == "layer" else "right")
@@ -131,7 +146,7 @@ def figure(statistics: Sequence[Statistic]) -> Any:
     """Draw a panel for each quantity: its median by layer, and the band from the 10th to the 90th percentile."""
     from matplotlib.figure import Figure
 
-    shown = [q for q in QUANTITIES if any(s.quantity == q for s in statistics)]
+    shown = [q for q in _SHOWN if any(s.quantity == q for s in statistics)]
     columns = 3
     rows = -(-len(shown) // columns)
     drawing = Figure(figsize=(4.4 * columns, 3.1 * rows), dpi=150, layout="constrained")
@@ -165,10 +180,11 @@ def figure(statistics: Sequence[Statistic]) -> Any:
     return drawing
 
 
-def _measure(metric: Randers | Riemannian, residual: Tensor | None) -> dict[str, Tensor]:
-    """Return the quantities of every ball, (B, G, *out) each."""
+def _measure(metric: Randers | Riemannian, residual: Tensor | None, start: float) -> dict[str, Tensor]:
+    """Return the quantities of every ball, (B, G, *out) each; ``start`` is the radius of a layer's balls at first."""
     measured = {
-        "radius": (metric.volume / torch.pi).sqrt(),  # of the round ball of the same area
+        "radius": _radius(metric),
+        "growth": _radius(metric) / start,
         "anisotropy": metric.anisotropy,
         "asymmetry": metric.asymmetry,
         "shift": torch.zeros_like(metric.asymmetry),
@@ -176,6 +192,21 @@ def _measure(metric: Randers | Riemannian, residual: Tensor | None) -> dict[str,
     if isinstance(metric, Randers):
         measured["shift"] = torch.linalg.vector_norm(metric.zermelo()[1], dim=2)
     return measured if residual is None else measured | {"residual": residual}
+
+
+def _radius(metric: Randers | Riemannian) -> Tensor:
+    """Return the radius of the round ball of the same area, (B, G, *out)."""
+    return (metric.volume / torch.pi).sqrt()
+
+
+@torch.no_grad()
+def _start(layer: AdaptiveConv) -> float:
+    """Return the radius of a layer's balls before it has learnt anything."""
+    fresh = copy.deepcopy(layer)
+    fresh.reset_geometry()
+    side = 2 * max(k * d for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+    support, _ = fresh.look(layer.weight.new_zeros(1, layer.in_channels, side, side))
+    return float(_radius(implicit_metric(support)[0]).median())
 
 
 def _alignment(metric: Randers | Riemannian, edges: Tensor) -> tuple[float, float]:

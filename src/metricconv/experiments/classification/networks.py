@@ -72,8 +72,7 @@ def build(setting: Setting, classes: int, channels: int = 3, pretrained: dict[st
     if setting.layers == "4":
         dilate_last_layer(model)
     kind, geometry = _convolution(setting)
-    init = "paper" if setting.init == "paper" else "identity"
-    model = convert(model, _SELECT[str(setting.layers)], to=kind, inplace=True, init=init, **geometry)
+    model = convert(model, _SELECT[str(setting.layers)], to=kind, inplace=True, init=str(setting.init), **geometry)
     if setting.weights == "fixed":
         fix_kernels(model)
     return model

@@ -77,8 +77,8 @@ def label(row: Row, names: Iterable[str] = _VARIANT) -> str:
 def best_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the runs, one a seed, with the multiplier of the heads' rate that is best on held-out images.
 
-    Without images held out the test images decide. Where some multipliers were run more than once, one of these is
-    taken.
+    Without images held out the test images decide. Where some multipliers were run more than once, only these are
+    compared.
     """
     by_multiplier = defaultdict(list)
     for row in rows:
@@ -132,9 +132,9 @@ def sweep_figure(rows: Iterable[Row]) -> Any:
             if len(places) < 2:
                 continue
             medians = [statistics.median(points[place]) for place in places]
-            axes.plot(places, medians, "o-", color=colour, label=NAMES[method], markersize=4)
-            for place in places:
-                axes.plot([place] * len(points[place]), points[place], ".", color=colour, alpha=0.5)
+            axes.plot(places, medians, "o-", color=colour, label=NAMES[method], markersize=5)
+            for place in (place for place in places if len(points[place]) > 1):
+                axes.plot([place] * len(points[place]), points[place], ".", color=colour, markersize=4, alpha=0.6)
         axes.set(xscale="log", xlabel="heads' learning rate, times that of the weights", ylabel="test accuracy, %")
         axes.set_xticks(ticks := sorted({float(r["head_multiplier"]) for r in runs if r["head_multiplier"]}))
         axes.set_xticklabels([f"{tick:g}" for tick in ticks])
@@ -142,6 +142,7 @@ def sweep_figure(rows: Iterable[Row]) -> Any:
         axes.set_title(textwrap.fill(_describe(runs[0]), 60), fontsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
+    figure.supxlabel("lines: medians over seeds; small dots: single seeds, where there are several", fontsize=8)
     return figure
 
 
@@ -153,9 +154,10 @@ def _introduction(rows: Sequence[Row]) -> str:
     return (
         "Test accuracy after the last epoch, in per cent: median ± standard deviation over seeds, with their number; "
         "in square brackets, what the paper prints. Every method stands at the multiplier of its heads' learning rate "
-        "(×) that is best, among those that were run, on held-out training images, or on test images where none were "
-        "held out. The paper trains "
-        "240 epochs; compare its numbers with ours only where the schedule is the same. "
+        "(×) whose mean is best on held-out training images, or on test images where none were held out; where some "
+        "multipliers were run with several seeds, those run with one are left aside. A metric is made of 7 numbers "
+        "where weights are learnt (LKW), of 6 where they are fixed (FKW), unless its row says otherwise. The paper "
+        "trains 240 epochs; compare its numbers with ours only where the schedule is the same. "
         f"{hardware}; torch {torch}; {when}. `classify` and `classify-sweep` write the rows, `metricconv "
         "report` this page."
     )

@@ -32,7 +32,7 @@ class Setting:
         weights: "learnt" (the paper's LKW), or "fixed" to the mean (FKW).
         start: "scratch", or the name of the weights that training starts from.
         layers: "2-4" or "4", the stages whose 3×3 convolutions are replaced.
-        init: "sound" (an ordinary convolution at first), or "paper" (constant kernels, balls of radius 1).
+        init: "identity" (an ordinary convolution at first), or "paper" (constant kernels, balls of radius 1).
         head: numbers a pixel that make a metric: 5, 6 or 7. By default 7, or 6 where weights are fixed.
         eps_omega: 1 − the largest asymmetry of a Randers metric.
         stencil, metric_groups, s_min, s_max: of ``MetricConv2d`` and ``Spectral7``; groups also of the rivals.
@@ -54,7 +54,7 @@ class Setting:
     weights: str = "learnt"
     start: str = "scratch"
     layers: str | None = "2-4"
-    init: str | None = "sound"
+    init: str | None = "identity"
     head: int | None = None
     eps_omega: float | None = None
     stencil: str | None = "square_onion"
@@ -152,7 +152,7 @@ class Setting:
 
     def _check_adaptive(self) -> None:
         _checks.one_of(str(self.layers), ("2-4", "4"), "layers")
-        _checks.one_of(str(self.init), ("sound", "paper"), "init")
+        _checks.one_of(str(self.init), ("identity", "paper"), "init")
         if not self.metric:
             self._set(head=None, eps_omega=None, stencil=None, s_min=None, s_max=None)
             return

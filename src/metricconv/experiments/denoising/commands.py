@@ -3,6 +3,7 @@
 Lightning is imported by the commands that train, so that ``denoise-heuristic`` does without.
 """
 
+import dataclasses
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -10,31 +11,57 @@ from typing import Annotated, Any
 
 import typer
 
+from ...cli.knobs import spread
 from ..errors import in_one_line
-from ..options import Accelerator, DataRoot, Deterministic, Download, Output, Strategy
+from ..options import Accelerator, DataKnobs, Deterministic, Output, Strategy
 
 app = typer.Typer()
+
+RESULTS = Path("outputs/denoising")
 
 Config = Annotated[Path | None, typer.Option(help="A TOML file in place of the packaged configuration.")]
 Picture = Annotated[Path | None, typer.Option(help="Any image in place of cameraman.")]
 Sigmas = Annotated[list[float] | None, typer.Option("--sigma", help="Of the noise; may be given several times.")]
-Ks = Annotated[list[int] | None, typer.Option("--k", help="Samples along each axis; may be given several times.")]
-Methods = Annotated[list[str] | None, typer.Option("--method", help="Only this; may be given several times.")]
+Dataset = Annotated[str, typer.Option(help="bsds300, or voc2012 where it is present.")]
 Seed = Annotated[int | None, typer.Option(help="Of the run.")]
 Minutes = Annotated[float | None, typer.Option(min=0, help="Begin no row after so many minutes.")]
-Work = Annotated[Path, typer.Option(help="Folder of checkpoints, logs and pictures.")]
 Devices = Annotated[int, typer.Option(help="How many devices.")]
 Precision = Annotated[str, typer.Option(help="Lightning's: 32-true, bf16-mixed …")]
 
 
+@dataclasses.dataclass(frozen=True)
+class FileKnobs:
+    """What is read and written where."""
+
+    output: Output = RESULTS
+    work: Annotated[Path, typer.Option(help="Folder of checkpoints, logs and pictures.")] = RESULTS / "work"
+    config: Config = None
+    data: DataKnobs = dataclasses.field(default_factory=DataKnobs)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableKnobs:
+    """Which part of a table to run; what is None is as the configuration says."""
+
+    k: Annotated[list[int] | None, typer.Option("--k", help="Samples along each axis; may be given several times.")] = (
+        None
+    )
+    sigma: Sigmas = None
+    method: Annotated[list[str] | None, typer.Option("--method", help="Only this; may be given several times.")] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What takes the place of a configuration's entries."""
+        entries = {"k": self.k, "sigma": self.sigma, "methods": self.method}
+        return {name: values for name, values in entries.items() if values}
+
+
 @app.command()
 @in_one_line()
+@spread
 def denoise_heuristic(
-    output: Output = Path("outputs/denoising"),
-    work: Work = Path("outputs/denoising/work"),
-    config: Config = None,
-    data_root: DataRoot = None,
-    download: Download = False,
+    *,
+    files: FileKnobs,
     image: Picture = None,
     sigma: Annotated[float | None, typer.Option(help="Of the noise.")] = None,
     seed: Seed = None,
@@ -46,24 +73,25 @@ def denoise_heuristic(
     """Denoise one image by supports that are read off it, with no learning."""
     from . import heuristic, report
 
-    chosen = read_config("heuristic", config, sigma=sigma, seed=seed, padding_mode=padding_mode)
+    chosen = read_config("heuristic", files.config, sigma=sigma, seed=seed, padding_mode=padding_mode)
     if tune:
         typer.echo(heuristic.tuned_toml(chosen["sigma"], chosen["seed"], chosen["padding_mode"]))
         return
-    name, clean = _picture(image, data_root, download)
-    heuristic.run(output, work / "heuristic", name, clean, chosen)
-    report.write_heuristic(output, work / "heuristic")
-    typer.echo(f"wrote heuristic.csv, heuristic.md and heuristic.png to {output}")
+    name, clean = _picture(image, files.data)
+    heuristic.run(files.output, files.work / "heuristic", name, clean, chosen)
+    report.write_heuristic(files.output, files.work / "heuristic")
+    typer.echo(f"wrote heuristic.csv, heuristic.md and heuristic.png to {files.output}")
 
 
 @app.command()
 @in_one_line()
+@spread
 def denoise_tuned(
-    output: Output = Path("outputs/denoising"),
+    *,
+    output: Output = RESULTS,
     config: Config = None,
-    data_root: DataRoot = None,
-    download: Download = False,
-    dataset: Annotated[str, typer.Option(help="bsds300, or voc2012 where it is present.")] = "bsds300",
+    data: DataKnobs,
+    dataset: Dataset = "bsds300",
     sigma: Sigmas = None,
     padding_mode: Annotated[
         list[str] | None, typer.Option(help="Past the border; zeros and reflect by default.")
@@ -77,7 +105,7 @@ def denoise_tuned(
     from .pictures import load, splits
 
     chosen = read_config("heuristic", config, seed=seed)
-    clean = load(splits(dataset, data_root, download=download)[1][:pictures])
+    clean = load(splits(dataset, data.data_root, download=data.download)[1][:pictures])
     todo = average.settings(
         dataset,
         sigma or [0.1, 0.3, 0.5],
@@ -94,16 +122,12 @@ def denoise_tuned(
 
 @app.command()
 @in_one_line()
+@spread
 def denoise_image(
-    output: Output = Path("outputs/denoising"),
-    work: Work = Path("outputs/denoising/work"),
-    config: Config = None,
-    data_root: DataRoot = None,
-    download: Download = False,
+    *,
+    files: FileKnobs,
     image: Picture = None,
-    k: Ks = None,
-    sigma: Sigmas = None,
-    method: Methods = None,
+    part: TableKnobs,
     rate: Annotated[list[str] | None, typer.Option(help="paper, or range for our own range test.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Of gradient descent.")] = None,
     seed: Seed = None,
@@ -113,10 +137,8 @@ def denoise_image(
     deterministic: Deterministic = False,
 ) -> None:
     """Learn sample locations on one noisy image and test them on another noise."""
-    chosen = read_config(
-        "image", config, k=k, sigma=sigma, methods=method, rates=rate, iterations=iterations, seed=seed
-    )
-    name, clean = _picture(image, data_root, download)
+    chosen = read_config("image", files.config, rates=rate, iterations=iterations, seed=seed, **part.given)
+    name, clean = _picture(image, files.data)
     from ..results import Results
     from . import image as experiment
     from . import pictures, report, tables
@@ -132,26 +154,22 @@ def denoise_image(
         pixels=pictures.pixels_of(clean),
         precision=precision,
     )
-    results = Results(output / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES)
+    results = Results(files.output / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES)
     options: dict[str, Any] = {"accelerator": accelerator, "deterministic": deterministic}
-    experiment.run(results, list(todo), clean, work / "image", max_minutes, **options)
-    report.write_image(output, work / "image")
-    typer.echo(f"wrote image.csv, image_curves.csv, image.md and figures to {output}")
+    experiment.run(results, list(todo), clean, files.work / "image", max_minutes, **options)
+    report.write_image(files.output, files.work / "image")
+    typer.echo(f"wrote image.csv, image_curves.csv, image.md and figures to {files.output}")
 
 
 @app.command()
 @in_one_line()
+@spread
 def denoise_dataset(
-    output: Output = Path("outputs/denoising"),
-    work: Work = Path("outputs/denoising/work"),
-    config: Config = None,
-    data_root: DataRoot = None,
-    download: Download = False,
-    dataset: Annotated[str, typer.Option(help="bsds300, or voc2012 where it is present.")] = "bsds300",
+    *,
+    files: FileKnobs,
+    dataset: Dataset = "bsds300",
     recipe: Annotated[list[str] | None, typer.Option(help="paper or ours; both by default.")] = None,
-    k: Ks = None,
-    sigma: Sigmas = None,
-    method: Methods = None,
+    part: TableKnobs,
     weights: Annotated[list[str] | None, typer.Option(help="fixed or learnt; both by default.")] = None,
     rate: Annotated[str | None, typer.Option(help="paper, or range for our own range test.")] = None,
     noise: Annotated[str | None, typer.Option(help="8-bit (clamped and rounded) or float.")] = None,
@@ -174,8 +192,9 @@ def denoise_dataset(
         _checks.one_of(name, ("paper", "ours"), "recipe")
     if size < 16:
         raise ValueError(f"`size` (={size}) must be at least 16 pixels")
-    pictures.splits(dataset, data_root, download=download)  # missing data is said before anything is imported
-    whole = read_config("dataset", config, seed=seed, rate=rate, noise=noise)
+    # Missing data is said before anything is imported.
+    pictures.splits(dataset, files.data.data_root, download=files.data.download)
+    whole = read_config("dataset", files.config, seed=seed, rate=rate, noise=noise)
     import torch
 
     from ..results import Results
@@ -184,8 +203,7 @@ def denoise_dataset(
 
     todo: list[dict[str, Any]] = []
     for name in recipes:
-        given = {"epochs": epochs, "k": k, "sigma": sigma, "methods": method}
-        chosen = whole[name] | {key: value for key, value in given.items() if value not in (None, [])}
+        chosen = whole[name] | part.given | ({} if epochs is None else {"epochs": epochs})
         rest = {"epochs": chosen["epochs"], "size": size, "precision": precision, "devices": devices}
         rest |= {name: whole[name] for name in ("seed", "noise", "rate")}
         if name == "paper":
@@ -193,20 +211,21 @@ def denoise_dataset(
             todo += experiment.paper_settings(dataset, chosen["methods"], kinds, chosen["k"], chosen["sigma"], **rest)
         else:
             todo += experiment.our_settings(dataset, chosen["methods"], chosen["k"], chosen["sigma"], **rest)
-    results = Results(output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
+    results = Results(files.output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
     options: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "deterministic": deterministic}
     torch.set_float32_matmul_precision("high")  # as torch's convolutions are
-    experiment.run(results, todo, work / "dataset", data_root, max_minutes, **options)
-    report.write_dataset(output)
-    typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {output}")
+    experiment.run(results, todo, files.work / "dataset", files.data.data_root, max_minutes, **options)
+    report.write_dataset(files.output)
+    typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {files.output}")
 
 
 @app.command()
 @in_one_line()
+@spread
 def lr_range(
-    output: Output = Path("outputs/denoising/lr_range"),
-    data_root: DataRoot = None,
-    download: Download = False,
+    *,
+    output: Output = RESULTS / "lr_range",
+    data: DataKnobs,
     image: Picture = None,
     k: Annotated[int, typer.Option(help="Samples along each axis.")] = 5,
     sigma: Annotated[float, typer.Option(help="Of the noise.")] = 0.1,
@@ -218,7 +237,7 @@ def lr_range(
     accelerator: Accelerator = "auto",
 ) -> None:
     """Test learning rates for sample locations on one image, and suggest one."""
-    name, clean = _picture(image, data_root, download)
+    name, clean = _picture(image, data)
     from . import image as experiment
 
     (setting,) = experiment.settings(name, [method], [k], [sigma], ["paper"], iterations=1, seed=seed)
@@ -238,7 +257,7 @@ def read_config(name: str, path: Path | None, **overrides: Any) -> dict[str, Any
     return usual | own | {key: value for key, value in overrides.items() if value is not None}
 
 
-def _picture(path: Path | None, root: Path | None, download: bool) -> tuple[str, Any]:
+def _picture(path: Path | None, data: DataKnobs) -> tuple[str, Any]:
     """Return an image's name and the image, a tensor (H, W) in [0, 1]: the file that is named, or cameraman."""
     import torch
 
@@ -246,7 +265,7 @@ def _picture(path: Path | None, root: Path | None, download: bool) -> tuple[str,
     from .pictures import CAMERAMAN
 
     if path is None:
-        return "cameraman", torch.from_numpy(open_grey(find(CAMERAMAN, root, download=download)))
+        return "cameraman", torch.from_numpy(open_grey(find(CAMERAMAN, data.data_root, download=data.download)))
     image = torch.from_numpy(open_grey(path))
     if min(image.shape) < 16:
         raise ValueError(f"`image` {path} must be at least 16 × 16 pixels, got {tuple(image.shape)}")

@@ -1,8 +1,8 @@
 """One layer learnt on a dataset: what a single adaptive convolution can do on images it has not seen.
 
 The paper's recipe: grey images of 256 × 256, noise that is clamped and stored in 8 bits, a k × k convolution that
-predicts the support, plain SGD with one rate for all, batches of 32 (of 4 for k = 31). Our recipe: Adam, a cosine, a
-sound start, and heads with a hidden layer.
+predicts the support, plain SGD with one rate for all, batches of 32 (of 4 for k = 31). Our recipe: Adam, a cosine, the
+mean as its start, and heads with a hidden layer.
 """
 
 import itertools

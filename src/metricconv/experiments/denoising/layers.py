@@ -39,8 +39,8 @@ def published_layer(method: str, eps_omega: float | None, weights: str, k: int) 
 def our_layer(method: str, k: int) -> nn.Module:
     """Return a layer that starts as the k × k mean, reflects at the border and has a bias; ``method`` of ``OURS``.
 
-    The "deep" heads have one hidden layer. Its width, and that of the two plain layers, is such that there are about as
-    many parameters as a deformable layer of the same k has.
+    The two plain layers start at random. The "deep" heads have one hidden layer. Its width, and that of the two plain
+    layers, is such that there are about as many parameters as a deformable layer of the same k has.
     """
     _checks.one_of(method, OURS, "method")
     if method == "standard":
