@@ -55,9 +55,8 @@ def table(rows: list[Row]) -> str:
     head += " (a replayed graph, cold cache; eager for torchvision, which cannot be captured, and for training"
     head += " iterations that say so; first calls, with an empty cache, by the clock); in brackets, times the metric"
     head += " convolution in bfloat16, and for training"
-    head += (
-        " iterations times the standard network. Memory is the most that a call holds above what was there before.\n"
-    )
+    head += " iterations times the standard network. Memory, in MB of 2²⁰ bytes, is the most that a call holds above"
+    head += " what was there before.\n"
     return "\n".join([head, *lines, *notes]) + "\n"
 
 
