@@ -1,6 +1,7 @@
 """The commands, as a user calls them: what they write, print and answer."""
 
 import csv
+import io
 import os
 import subprocess
 import sys
@@ -10,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+import rich.console
 import skimage
 import torch
 import typer
 
 from metricconv import filters
-from metricconv.cli import doctor, images
+from metricconv.cli import doctor, filtering, images
 from metricconv.cli.app import run
+from metricconv.experiments import demo
 from metricconv.experiments.photographs import psnr
 
 
@@ -62,6 +65,29 @@ def test_every_method_runs_with_its_defaults(photo, method):
 def test_every_metric_takes_its_knobs(photo, metric):
     knobs = ["--metric", metric, "--iota", "0.2", "--alpha", "5", "--scale", "1.0", "--stencil", "onion", "--centre"]
     assert run(["filter", photo, "out.png", "-k", "3", *knobs]) == 0
+
+
+@pytest.mark.parametrize("name", ["photo [edited].png", "o[/red].png", "so :smile: long " + "a" * 90 + ".png"])
+def test_a_file_is_named_as_it_is_and_in_one_line(photo, name, capsys):
+    drawing, folder = name.replace(".png", ".svg"), name.removesuffix(".png")
+    assert run(["filter", photo, name, "-m", "box", "-k", "3"]) == 0
+    assert run(["balls", name, "--at", "9,9", "--ball", "tangent", "-o", drawing]) == 0
+    assert run(["filter", ".", folder, "-m", "box", "-k", "3"]) == 0
+    *files, last = capsys.readouterr().err.splitlines()
+    assert files == [f"wrote {name}", f"wrote {drawing}"] and last.endswith(f"pictures to {folder}")
+
+
+def test_progress_names_a_file_as_it_is(photo, monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(filtering, "console", rich.console.Console(file=shown, force_terminal=True, width=200))
+    Path("photo [edited].png").write_bytes(Path(photo).read_bytes())
+    assert run(["filter", "photo [edited].png", "out.png", "-m", "box", "-k", "3"]) == 0
+    assert "filtering photo [edited].png" in shown.getvalue()
+
+
+def test_the_demonstration_names_what_it_wrote_as_it_is(capsys):
+    demo.main(["--output", "photo [edited]", "--size", "16"])
+    assert "wrote photo [edited]/comparison.png and photo [edited]/psnr.csv" in capsys.readouterr().out
 
 
 def test_sixteen_bits_stay_sixteen_bits(tmp_path):
@@ -362,6 +388,23 @@ def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
     assert run(["reproduce", "--help"]) == 0
     assert "denoise-one" in capsys.readouterr().out
     assert run(["reproduce", "denoise-three"]) == 2
+
+
+def test_the_extra_that_other_experiments_need_is_named_as_it_is(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake_denoising", "metricconv.fake_training"))
+    experiments(monkeypatch, "metricconv.fake_denoising", "denoise")
+    find = mounts.importlib.import_module
+
+    def lacking(name):
+        if name == "metricconv.fake_training":
+            raise ModuleNotFoundError(name="lightning")
+        return find(name)
+
+    monkeypatch.setattr(mounts.importlib, "import_module", lacking)
+    assert run(["reproduce", "denoise"]) == 0
+    assert "needs lightning: pip install 'metricconv[experiments]'" in capsys.readouterr().err
 
 
 def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):

@@ -8,6 +8,7 @@ import rich.table
 import torch
 import typer
 from matplotlib.figure import Figure
+from rich.text import Text
 
 from .. import stencils, viz
 from .._files import writing
@@ -15,7 +16,7 @@ from .._images import to_field
 from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_numbers
 from . import images, knobs
-from .console import console, results
+from .console import console, results, say
 from .errors import UserError
 from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName, spread
 
@@ -66,7 +67,7 @@ def balls_command(
     x = to_field(torch.from_numpy(image), picture.channel_axis)
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
-    with console.status(f"drawing {target}"):
+    with console.status(Text(f"drawing {target}")):
         field = metric.function(MetricName.gradient)(x)
         name = stencil or ("onion" if samples % 2 else "polar")
         sampled = getattr(stencils, name)(samples) if samples else None
@@ -75,7 +76,7 @@ def balls_command(
             figure.savefig(temporary)
     if points:
         results.print(_table(field, points))
-    console.print(f"wrote {target}", highlight=False)
+    say(f"wrote {target}")
 
 
 def _draw(

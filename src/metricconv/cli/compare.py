@@ -18,7 +18,7 @@ from .._files import versions, write_table, writing
 from ..experiments.photographs import psnr
 from ..viz import canvas
 from . import images, knobs
-from .console import console, results
+from .console import console, results, say
 from .errors import UserError
 from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName, spread
 from .picture import Picture, spatial_size
@@ -100,8 +100,8 @@ def compare_command(
     results.print(_table(rows))
     for chosen in filtered_by.values():
         if chosen.method in _TUNED:
-            results.print(_command(chosen), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"wrote {target}" + (f" and {table}" if table else ""), highlight=False)
+            say(_command(chosen), results)
+    say(f"wrote {target}" + (f" and {table}" if table else ""))
 
 
 def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKnobs]:

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from .. import filters
 from . import images
-from .console import console, say_error
+from .console import console, say, say_error
 from .errors import UserError
 from .knobs import FileKnobs, FilterKnobs, spread
 from .mounts import load
@@ -67,7 +67,7 @@ def filter_command(
         tiled = load("metricconv.cli.tiled", "large")
         with _bar() as progress:
             tiled.filter_tiled(source, output, chosen, files, tile or 1024, progress)
-        console.print(f"wrote {output}", highlight=False)
+        say(f"wrote {output}")
     elif source.is_dir():
         filter_folder(source, output, chosen, files)
     else:
@@ -75,7 +75,7 @@ def filter_command(
         with _bar() as progress:
             task = progress.add_task(f"filtering {source.name}", total=None)
             filter_file(source, output, chosen, files, partial(_report, progress, task))
-        console.print(f"wrote {output}", highlight=False)
+        say(f"wrote {output}")
 
 
 def filter_file(
@@ -116,7 +116,7 @@ def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKn
                 failed += 1
                 say_error(error, progress.console)
             progress.advance(task)
-    console.print(f"wrote {len(found) - failed} of {len(found)} pictures to {output}", highlight=False)
+    say(f"wrote {len(found) - failed} of {len(found)} pictures to {output}")
     if failed:
         raise typer.Exit(1)
 
@@ -126,5 +126,6 @@ def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:
 
 
 def _bar() -> Progress:
-    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}", markup=False)
+    parts = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)
