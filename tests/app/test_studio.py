@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -83,6 +84,13 @@ def test_uploads_are_shrunk_and_kept_by_their_content(tmp_path):
     name = studio.upload(tmp_path / "large.tif")
     assert studio.clean(Look(name)).shape == (MAX_SIDE, 326, 3)
     assert studio.upload(tmp_path / "large.tif") == name and len(studio.uploads) == 1
+
+
+def test_of_a_phones_photograph_of_several_pictures_the_first_is_shown(tmp_path):
+    first, second = (PIL.Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
+    first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[second])
+    studio = Studio()
+    assert np.allclose(studio.clean(Look(studio.upload(tmp_path / "a.jpg")))[0, 0], (1, 0, 0), atol=0.02)
 
 
 def test_floats_of_any_range_are_stretched(tmp_path):

@@ -307,6 +307,24 @@ def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
     assert "inf" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("dtype", "arguments", "words"),
+    [
+        (np.float32, ["odd.tif"], "odd.tif: holds floats from 0 to 255 (of 0 to 1); compare takes"),
+        (np.float32, ["photo.tif", "--clean", "odd.tif"], "odd.tif: holds floats from 0 to 255"),
+        (np.float32, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds floats from 0 to 255"),
+        (np.int16, ["odd.tif"], "odd.tif: holds int16, which are signed"),
+        (np.int16, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds int16, which are signed"),
+    ],
+)
+def test_numbers_of_another_range_are_not_compared(dtype, arguments, words, capsys):
+    values = np.linspace(0, 255, 256).reshape(16, 16)
+    images.write(Path("odd.tif"), images.Picture(values.astype(dtype)))
+    images.write(Path("photo.tif"), images.Picture((values / 255).astype(np.float32)))
+    fails(["compare", *arguments, "-k", "3"], capsys, words)
+    assert not list(Path().glob("*.png"))
+
+
 def test_a_table_that_cannot_be_written_leaves_no_picture_either(photo, tmp_path, monkeypatch, capsys):
     def broken(*args):
         raise OSError("the disk is full")

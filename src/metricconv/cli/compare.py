@@ -80,6 +80,7 @@ def compare_command(
     picture = files.read(source)
     if len(picture.spatial) != 2 or min(picture.spatial) < 7:
         raise UserError(f"{source}: must be an image of 7 × 7 pixels or more, it is {picture.spatial}")
+    _check_range(source, picture, noisy=clean is not None)
     image = picture.floats()
     reference = image if clean is None else _clean(clean, picture, files)
     generator = np.random.default_rng(seed)
@@ -134,10 +135,19 @@ def _command(chosen: FilterKnobs) -> str:
     return " ".join(["metricconv filter IN OUT", *(f"{option} {value}" for option, value in options.items())])
 
 
+def _check_range(path: Path, picture: Picture, *, noisy: bool = False) -> None:
+    """Refuse numbers outside of 0 to 1, the range that PSNR is measured by; a noisy picture may leave it here or there."""
+    pixels = picture.pixels
+    past = f"{pixels.dtype}, which are signed" if pixels.dtype.kind == "i" else images.past_range(pixels)
+    if past and not (noisy and pixels.dtype.kind == "f" and 0 <= pixels.mean(dtype=np.float64) <= 1):
+        raise UserError(f"{path}: holds {past}; compare takes floats from 0 to 1, or unsigned integers")
+
+
 def _clean(path: Path, picture: Picture, files: FileKnobs) -> np.ndarray:
     reference = files.read(path)
     if reference.pixels.shape != picture.pixels.shape:
         raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
+    _check_range(path, reference)
     return reference.floats()
 
 

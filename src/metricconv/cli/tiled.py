@@ -83,7 +83,7 @@ def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> Picture
             image = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
             picture = Picture(image, channel_axis_of(image.shape, axes, path))
         else:
-            series = opened.enter_context(tifffile.TiffFile(path)).series[0]
+            series = tiff.only_series(path, opened.enter_context(tifffile.TiffFile(path)))
             channels = tiff.channel_axis(path, series, axes)
             store = opened.enter_context(series.aszarr(level=0))
             picture = tiff.picture(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
