@@ -1,6 +1,7 @@
 """The commands, as a user calls them: what they write, print and answer."""
 
 import csv
+import errno
 import io
 import os
 import subprocess
@@ -162,6 +163,47 @@ def test_one_bad_file_does_not_stop_a_folder_but_shows_in_the_exit_code(tmp_path
     assert "a.png: not an image" in capsys.readouterr().err
 
 
+def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.png"):
+        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+    save = PIL.Image.Image.save
+
+    def full(image, path, **options):
+        if ".a." in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(image, path, **options)
+
+    monkeypatch.setattr(PIL.Image.Image, "save", full)
+    assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["b.png"]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["error: in/a.png: No space left on device", "wrote 1 of 2 pictures to out"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--iota", "-1"], "--iota -1: must be positive"),
+        (["--alpha", "-2"], "--alpha -2: must be at least 0"),
+        (["--eps-omega", "1.5"], "--eps-omega 1.5: must be in (0, 1]"),
+        (["-k", "4", "--stencil", "onion"], "--samples 4: must be a positive odd number with --stencil onion"),
+        (["-k", "1"], "--samples 1: must be at least 2 with --stencil polar"),
+        (["-m", "dilated", "-k", "4"], "--samples 4: must be a positive odd number"),
+        (["-m", "random", "-k", "4"], "--samples 4: must be a positive odd number"),
+        (["-m", "box", "--size", "4"], "--size 4: must be a positive odd number"),
+        (["-m", "interpolated", "-k", "1"], "--samples 1: must be at least 2 with --method interpolated"),
+        (["-m", "interpolated", "--size", "1"], "--size 1: must be more than 1"),
+    ],
+)
+def test_a_wrong_value_is_said_once_for_a_folder_and_by_its_option(tmp_path, options, words, capsys):
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.png"):
+        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+    fails(["filter", "in", "out", *options], capsys, words)
+    assert not Path("out").exists()
+
+
 def test_nothing_is_written_over_without_force(photo, capsys):
     before = Path(photo).read_bytes()
     fails(["filter", photo, photo], capsys, "is the input itself", "--force")
@@ -186,8 +228,11 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
     [
         (["filter", "nowhere.png", "out.png"], ["nowhere.png: no such file"]),
         (["filter", "photo.png", "out.png", "-m", "box", "--iota", "1", "--steps", "3"], ["--iota, --steps", "box"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["`size` (=4)", "odd"]),
-        (["filter", "photo.png", "out.png", "--iota", "-1"], ["`iota` (=-1.0)", "positive"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["--samples 4: must be a positive odd number"]),
+        (["balls", "photo.png", "--iota", "-1"], ["--iota -1: must be positive"]),
+        (["balls", "photo.png", "-k", "4", "--stencil", "onion"], ["--samples 4: must be a positive odd number with"]),
+        (["compare", "nowhere.png", "-k", "1"], ["--samples 1: must be at least 2 with --stencil polar"]),
+        (["compare", "nowhere.png", "--alpha", "-1"], ["--alpha -1: must be at least 0"]),
         (["filter", "photo.png", "out.xyz"], ["cannot write .xyz"]),
         (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
         (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
@@ -358,7 +403,7 @@ def test_the_doctor_tells_what_is_installed_and_cannot_be_imported(monkeypatch, 
     def broken(name):
         raise RuntimeError(f"operator {name}::nms does not exist")
 
-    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    monkeypatch.setattr(doctor, "importlib", types.SimpleNamespace(import_module=broken))
     assert run(["doctor"]) == 0
     assert "torchvision cannot be imported (operator" in " ".join(capsys.readouterr().out.split())
 

@@ -57,6 +57,10 @@ def balls_command(
         raise UserError(f"--ball {ball}: must be tangent, geodesic or both")
     if stencil and not samples:
         raise UserError(f"--stencil {stencil}: of no use without --samples")
+    metric.check()
+    name = stencil or (StencilName.onion if samples % 2 else StencilName.polar)
+    if samples:
+        knobs.check_stencil(samples, name)
     target = output or Path(f"{source.stem}-balls.png")
     images.check_drawing(target, force=files.force, inputs=(source,))
     picture = files.read(source)
@@ -69,7 +73,6 @@ def balls_command(
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(Text(f"drawing {target}")):
         field = metric.function(MetricName.gradient)(x)
-        name = stencil or ("onion" if samples % 2 else "polar")
         sampled = getattr(stencils, name)(samples) if samples else None
         figure = _draw(image, field, points, kinds, sampled, whole)
         with writing(target) as temporary:

@@ -70,6 +70,9 @@ def compare_command(
     if clean is not None and noise is not None:
         raise UserError(f"--noise {noise}: of no use with --clean, as IN is noisy already")
     noise, seed = 0.1 if noise is None else noise, seed or 0
+    filtered_by = contenders(samples, metric, seed)
+    for chosen in filtered_by.values():
+        chosen.keywords()  # refuses what does not fit together, before anything is read
     target = output or Path(f"{source.stem}-compare.png")
     given = tuple(path for path in (source, clean) if path is not None)
     images.check_drawing(target, force=files.force, inputs=given)
@@ -86,7 +89,6 @@ def compare_command(
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
     rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
-    filtered_by = contenders(samples, metric, seed)
     for name, chosen in filtered_by.items():
         with console.status(name):
             apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
@@ -136,7 +138,7 @@ def _command(chosen: FilterKnobs) -> str:
 
 
 def _check_range(path: Path, picture: Picture, *, noisy: bool = False) -> None:
-    """Refuse numbers outside of 0 to 1, the range that PSNR is measured by; a noisy picture may leave it here or there."""
+    """Refuse numbers outside of 0 to 1, by which errors are measured; noise may pass it, but not on average."""
     pixels = picture.pixels
     past = f"{pixels.dtype}, which are signed" if pixels.dtype.kind == "i" else images.past_range(pixels)
     if past and not (noisy and pixels.dtype.kind == "f" and 0 <= pixels.mean(dtype=np.float64) <= 1):

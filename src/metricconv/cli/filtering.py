@@ -112,9 +112,11 @@ def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKn
             progress.update(task, description=path.name)
             try:
                 filter_file(path, output / path.name, chosen, files)
-            except (UserError, ValueError) as error:
+            except (UserError, ValueError, OSError) as error:
                 failed += 1
-                say_error(error, progress.console)
+                # An error of a disk may name no file, or one that stands for this only until it is whole.
+                named = UserError(f"{path}: {error.strerror or error}") if isinstance(error, OSError) else error
+                say_error(named, progress.console)
             progress.advance(task)
     say(f"wrote {len(found) - failed} of {len(found)} pictures to {output}")
     if failed:
