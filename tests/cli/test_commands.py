@@ -470,6 +470,11 @@ def test_the_extra_that_other_experiments_need_is_named_as_it_is(monkeypatch, ca
     assert "needs lightning: pip install 'metricconv[experiments]'" in capsys.readouterr().err
 
 
+def test_an_unknown_padding_is_refused_before_anything_is_written(photo, tmp_path):
+    assert run(["reproduce", "denoise-heuristic", "--image", photo, "--output", "out", "--padding-mode", "foo"]) != 0
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
+
+
 def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
     from metricconv.cli import mounts
 
