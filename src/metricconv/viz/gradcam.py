@@ -130,10 +130,12 @@ def plot_gradcam(
         raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {axes.shape}")
     shown = list(images) if pictures is None else list(pictures)
     width, height = _panel_size(shown[0]) if axes is None else canvas.inches(axes[0, 0])
-    titles = [canvas.wrapped(name, width - 0.1, 9) for name in ("image", *maps)]
-    names = [canvas.wrapped(str(name), height - 0.1, 8) for name in ([""] * len(images) if labels is None else labels)]
+    titles = [canvas.wrapped(name, width, 9) for name in ("image", *maps)]
+    names = [canvas.wrapped(str(name), height, 8) for name in ([""] * len(images) if labels is None else labels)]
     lines = {"title_lines": canvas.most_lines(titles), "label_lines": canvas.most_lines(names)}
-    panels = canvas.new_axes(*shape, height=height, aspect=width / height, **lines) if axes is None else axes
+    gap = 0.08  # which matplotlib leaves around a panel
+    size = {"height": height + gap, "aspect": (width + gap) / (height + gap)}
+    panels = canvas.new_axes(*shape, **size, **lines) if axes is None else axes
     for row, panel in enumerate(panels[:, 0]):
         canvas.show(panel, shown[row], images.shape[-2:])
         panel.set_ylabel(names[row], fontsize=8)
@@ -148,8 +150,7 @@ def _panel_size(image: canvas.Picture) -> tuple[float, float]:
     """Return how wide and high a panel for an image is, in inches: of the same area whatever its shape."""
     height, width = canvas.to_array(image).shape[:2]
     stretch = min(max(width / height, 1 / 3), 3.0) ** 0.5
-    gap = 0.08  # which matplotlib leaves around it
-    return gap + 1.32 * stretch, gap + 1.32 / stretch
+    return 1.32 * stretch, 1.32 / stretch
 
 
 def draw_heat(axes: matplotlib.axes.Axes, image: canvas.Picture, heat: Tensor) -> None:

@@ -53,10 +53,9 @@ def plot_supports(
     balls = {name: unit_balls(chosen[name], where)[0] for name, (where, _) in fields.items()}
     if axes is not None and len(axes) != len(chosen):
         raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(axes)}")
-    width = 1.7 if axes is None else canvas.inches(axes[0])[0]
-    titles = {name: canvas.wrapped(name, width - 0.1, 9) for name in chosen}
+    titles = {name: canvas.wrapped(name, 1.6 if axes is None else canvas.inches(axes[0])[0], 9) for name in chosen}
     lines = canvas.most_lines(titles.values())
-    panels = list(canvas.new_axes(1, len(chosen), height=width, title_lines=lines)[0] if axes is None else axes)
+    panels = list(canvas.new_axes(1, len(chosen), height=1.7, title_lines=lines)[0] if axes is None else axes)
     kinds = {name: ball_kind(support, fitted="fitted") for name, support in chosen.items()}
     reach = margin + max(_reach(ball, fields[name][1], kinds[name]) for name, ball in balls.items())
     y, x = map(float, point)
