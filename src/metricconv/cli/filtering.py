@@ -51,7 +51,8 @@ def filter_command(
     A pixel looks at the unit ball of a metric that is read off the picture, or at a rival's support.
 
     IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
-    or floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
+    or floats, an image or a volume. OUT keeps the depth (but for 1 bit, which becomes 8), the opacity and the colour
+    profile of IN. A .zarr is filtered in tiles, which go from .zarr, .tif or .npy to one of these.
 
     Unless given, ι, α and σ are 0.1, 100 and 0 for the gradient metric, 0.05, 10 and 1.5 for edge, 0.2, 10 and 1 for
     structure.
