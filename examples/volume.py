@@ -14,7 +14,8 @@ import metricconv as mc
 def main(folder="outputs/examples", size=40, depth=10, samples=5):
     """Write volume.png and return the PSNR of each volume, of depth × size × size voxels."""
     blobs = skimage.data.binary_blobs(2 * size, blob_size_fraction=0.15, n_dim=3, volume_fraction=0.4, rng=0)
-    clean = skimage.transform.downscale_local_mean(blobs[size - depth : size + depth].astype(float), (2, 2, 2))  # (z, y, x)
+    slices = blobs[size - depth : size + depth].astype(float)  # (z, y, x)
+    clean = skimage.transform.downscale_local_mean(slices, (2, 2, 2))
     noisy = clean + np.random.default_rng(0).normal(0, 0.3, clean.shape)
 
     edge = partial(mc.metrics.edge_metric, iota=0.05, alpha=6, scale=1.5)

@@ -132,10 +132,10 @@ def plot_gradcam(
     width, height = _panel_size(shown[0]) if axes is None else canvas.inches(axes[0, 0])
     titles = [canvas.wrapped(name, width, 9) for name in ("image", *maps)]
     names = [canvas.wrapped(str(name), height, 8) for name in ([""] * len(images) if labels is None else labels)]
-    lines = {"title_lines": canvas.most_lines(titles), "label_lines": canvas.most_lines(names)}
     gap = 0.08  # which matplotlib leaves around a panel
-    size = {"height": height + gap, "aspect": (width + gap) / (height + gap)}
-    panels = canvas.new_axes(*shape, **size, **lines) if axes is None else axes
+    layout: dict[str, Any] = {"height": height + gap, "aspect": (width + gap) / (height + gap)}
+    layout |= {"title_lines": canvas.most_lines(titles), "label_lines": canvas.most_lines(names)}
+    panels = canvas.new_axes(*shape, **layout) if axes is None else axes
     for row, panel in enumerate(panels[:, 0]):
         canvas.show(panel, shown[row], images.shape[-2:])
         panel.set_ylabel(names[row], fontsize=8)
