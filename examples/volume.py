@@ -11,10 +11,11 @@ import torch
 import metricconv as mc
 
 
-def main(folder="outputs/examples", size=40, samples=5):
-    """Write volume.png and return the PSNR of each volume."""
+def main(folder="outputs/examples", size=40, depth=10, samples=5):
+    """Write volume.png and return the PSNR of each volume, of depth × size × size voxels."""
     blobs = skimage.data.binary_blobs(2 * size, blob_size_fraction=0.15, n_dim=3, volume_fraction=0.4, rng=0)
-    clean = skimage.transform.downscale_local_mean(blobs.astype(float), (2, 2, 2))  # (z, y, x)
+    slices = blobs[size - depth : size + depth].astype(float)  # (z, y, x)
+    clean = skimage.transform.downscale_local_mean(slices, (2, 2, 2))
     noisy = clean + np.random.default_rng(0).normal(0, 0.3, clean.shape)
 
     edge = partial(mc.metrics.edge_metric, iota=0.05, alpha=6, scale=1.5)
@@ -34,7 +35,7 @@ def main(folder="outputs/examples", size=40, samples=5):
 
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for ax, (name, volume) in zip(axes, {"clean": clean, **volumes}.items(), strict=True):
-        ax.imshow(volume[size // 2], cmap="gray", vmin=0, vmax=1)
+        ax.imshow(volume[depth // 2], cmap="gray", vmin=0, vmax=1)
         ax.set(title=name if name == "clean" else f"{name}: {psnr[name]:.1f} dB", xticks=[], yticks=[])
     figure.supylabel("the middle slice", fontsize=9)
     Path(folder).mkdir(parents=True, exist_ok=True)

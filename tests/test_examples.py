@@ -20,7 +20,7 @@ SMALL = {
     "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["another noise"][-1] > psnr["another noise"][0]),
     "receptive_fields": ({"size": 32, "depth": 2}, lambda spread: all(9 < pixels < 32**2 for pixels in spread)),
     "vessels": ({"size": 120}, lambda covered: covered["geodesic"] > 1.5 * covered["tangent"]),
-    "volume": ({"size": 12, "samples": 3}, lambda seen: seen["tangent balls"] > seen["noisy"]),
+    "volume": ({"size": 12, "depth": 6, "samples": 3}, lambda seen: seen["tangent balls"] > seen["noisy"]),
     "where_it_looks": ({"steps": 3, "count": 4}, lambda layers: all(1 <= a < math.inf for a in layers.values())),
 }
 

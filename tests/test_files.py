@@ -21,6 +21,21 @@ def test_a_written_file_keeps_its_suffix_on_the_way_and_makes_its_folder(tmp_pat
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["picture.png"]
 
 
+@pytest.mark.parametrize("letter", ["a", "é"])
+def test_a_name_as_long_as_names_can_be_is_written(tmp_path, letter):
+    path = tmp_path / (letter * (250 // len(letter.encode())) + ".png")
+    with writing(path) as temporary:
+        temporary.write_bytes(b"whole")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_files_can_be_written_at_once(tmp_path):
+    with writing(tmp_path / ("a" * 60 + "1.csv")) as first, writing(tmp_path / ("a" * 60 + "2.csv")) as second:
+        first.write_text("1")
+        second.write_text("2")
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["1", "2"]
+
+
 def test_tables_come_back_as_written(tmp_path):
     rows = [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]
     write_table(tmp_path / "t.csv", [rows[0], {"a": 2}])

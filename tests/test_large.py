@@ -80,9 +80,9 @@ def test_volumes_are_tiled_too():
     agree("tangent_filter", volume, chunks=8, samples=3, metric=metric)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, ">f4"])
 def test_every_dtype_is_scaled_alike(image, dtype):
-    values = image.astype(dtype) if dtype == np.float32 else (image * np.iinfo(dtype).max).astype(dtype)
+    values = image.astype(dtype) if np.dtype(dtype).kind == "f" else (image * np.iinfo(dtype).max).astype(dtype)
     agree("tangent_filter", values, samples=4, metric="edge")
 
 
@@ -121,8 +121,9 @@ def test_a_metric_of_ones_own_says_how_far_it_looks(image):
     with pytest.raises(ValueError, match=r"`metric_reach` .*must say how many pixels away"):
         large.tangent_filter(da.from_array(image), 4, metric)
     whole = filters.tangent_filter(image, 4, metric)
-    tiled = large.tangent_filter(da.from_array(image, chunks=24), 4, metric, metric_reach=0)
-    assert np.abs(tiled.compute() - whole).max() < 1e-6
+    for reach in (0, np.int64(0)):
+        tiled = large.tangent_filter(da.from_array(image, chunks=24), 4, metric, metric_reach=reach)
+        assert np.abs(tiled.compute() - whole).max() < 1e-6
 
 
 def test_a_known_maximum_saves_a_pass(image, monkeypatch):
@@ -153,7 +154,7 @@ def test_an_empty_contrast_divides_by_one():
         (da.zeros((4, 4)), {"metric": "colour"}, ValueError, "`metric`"),
         (da.zeros((4, 4)), {"metric": Riemannian.isotropic(1.0)}, TypeError, "a name or a function"),
         (da.zeros((4, 4)), {"stencil": "star"}, ValueError, "`stencil`"),
-        (da.zeros((4, 4)), {"stencil": None}, TypeError, "`stencil` must be a Stencil, got NoneType"),
+        (da.zeros((4, 4)), {"stencil": None}, TypeError, "`stencil` must be a name or a Stencil, got NoneType"),
         (da.zeros((4, 4)), {"padding_mode": "wrap"}, ValueError, r"`padding_mode` \(='wrap'\)"),
     ],
 )
@@ -168,6 +169,8 @@ def test_mistakes_are_named(image, options, error, message):
         (lambda x: large.box_filter(x, 3, padding_mode="wrap"), r"`padding_mode` \(='wrap'\)"),
         (lambda x: large.dilated_filter(x, 3, 0), r"`dilation` \(=0\)"),
         (lambda x: large.interpolated_filter(x, 3, math.inf), r"`size` \(=inf\)"),
+        (lambda x: large.tangent_filter(x, 1), r"`samples` \(=1\) must be at least 2"),
+        (lambda x: large.geodesic_filter(x, 4, stencil="onion"), r"`samples` \(=4\) must be a positive odd number"),
         (lambda x: large.geodesic_filter(x, 3, steps=0), r"`steps` \(=0\)"),
         (lambda x: large.geodesic_filter(x, 3, smooth=-1), r"`smooth` \(=-1\)"),
     ],

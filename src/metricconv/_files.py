@@ -3,8 +3,8 @@
 import contextlib
 import csv
 import importlib.metadata
-import os
 import platform
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +20,8 @@ def writing(path: Path) -> Iterator[Path]:
     Folders are made as needed. The path keeps its suffix, by which many writers choose a format.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    # Most of a name may be as long as file systems allow already.
+    temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
         temporary.replace(path)

@@ -157,11 +157,11 @@ class _Reading:
             raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
         function = metric.func if isinstance(metric, partial) else metric
         if function not in METRICS.values():
-            if not isinstance(metric_reach, int) or metric_reach < 0:
+            if metric_reach is None or not _checks.is_whole(metric_reach) or metric_reach < 0:
                 raise ValueError(
                     f"`metric_reach` (={metric_reach!r}) must say how many pixels away a `metric` of your own looks"
                 )
-            return cls(metric, metric_reach, padding_mode)
+            return cls(metric, int(metric_reach), padding_mode)
         given = metric.args if isinstance(metric, partial) else ()
         options = metric.keywords if isinstance(metric, partial) else {}
         bound = inspect.signature(function).bind(None, *given, **options)
@@ -216,9 +216,14 @@ def _read_balls(
     """Return how the metric is read off any part of the image, and how far the farthest sample of any ball lies."""
     _check(image, channel_axis, padding_mode)
     if isinstance(stencil, str):
-        dim = image.ndim - (channel_axis is not None)
-        stencil = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")](samples, dim)
-    _checks.instance_of(stencil, Stencil, "stencil")
+        make = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")]
+        if stencil == "polar":
+            samples = _checks.whole(samples, "samples", minimum=2)
+        else:
+            samples = _checks.odd(samples, "samples")
+        stencil = make(samples, image.ndim - (channel_axis is not None))
+    elif not isinstance(stencil, Stencil):
+        raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
     read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
     return read, read.largest_ball(image, channel_axis) * float(stencil.radii.max())
 
@@ -248,7 +253,7 @@ def _tiled(
     # Where the margin is as long as the image, tiles would be the image.
     cut = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
     image = image.rechunk({axis: -1 for axis in range(image.ndim) if axis not in cut})
-    dtype = image.dtype if image.dtype.kind == "f" else np.dtype(np.float64)
+    dtype = image.dtype.newbyteorder("=") if image.dtype.kind == "f" else np.dtype(np.float64)
     return da.map_overlap(
         apply,
         image,

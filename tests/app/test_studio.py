@@ -1,13 +1,16 @@
 """What the explorer computes, without its page."""
 
 import dataclasses
+import types
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
 from metricconv import filters, stencils
 from metricconv.app import draw
+from metricconv.app.answers import KNOBS, Answers
 from metricconv.app.studio import BUNDLED, MAX_SIDE, Look, Studio, first_point
 from metricconv.cli import images
 from metricconv.cli.errors import UserError
@@ -85,6 +88,13 @@ def test_uploads_are_shrunk_and_kept_by_their_content(tmp_path):
     assert studio.upload(tmp_path / "large.tif") == name and len(studio.uploads) == 1
 
 
+def test_of_a_phones_photograph_of_several_pictures_the_first_is_shown(tmp_path):
+    first, second = (PIL.Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
+    first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[second])
+    studio = Studio()
+    assert np.allclose(studio.clean(Look(studio.upload(tmp_path / "a.jpg")))[0, 0], (1, 0, 0), atol=0.02)
+
+
 def test_floats_of_any_range_are_stretched(tmp_path):
     studio = Studio()
     np.save(tmp_path / "a.npy", np.linspace(-300, 900, 400).reshape(20, 20))
@@ -116,12 +126,27 @@ def test_the_picture_shows_the_ball_where_it_is(studio):
     here = look(ball="tangent")
     image, over = studio.picture(here)
     balls = studio.balls(here, (60, 200))
-    drawn = np.asarray(draw.with_balls(over, balls)) / 255.0
-    assert drawn.shape[:2] == tuple(draw.ENLARGED * n for n in image.shape[:2])
-    blue = np.argwhere(near(drawn, COLOURS["tangent"], 0.12)) / draw.ENLARGED
+    drawn = np.asarray(draw.with_balls(over, image.shape, balls)) / 255.0
+    assert drawn.shape[:2] == tuple(2 * n for n in image.shape[:2])
+    blue = np.argwhere(near(drawn, COLOURS["tangent"], 0.12)) / 2
     assert np.abs(blue.mean(0) - (60.5, 200.5)).max() < 4
     large = np.asarray(draw.close_up(image, balls)) / 255.0
     assert near(large, COLOURS["tangent"], 0.12).sum() > 3 * len(blue)
+
+
+@pytest.mark.parametrize("size", [(20, 20), (8, 90), (200, 150)])
+def test_a_small_picture_is_shown_large_and_clicked_where_it_is(size):
+    small = Studio()
+    small.uploads["small"] = np.random.default_rng(0).random(size).astype(np.float32)
+    here = Look("small", iota=0.5, alpha=0.0, ball="tangent")
+    answers, asked = Answers(small), ((3, 5), "small", "", *(getattr(here, knob) for knob in KNOBS))
+    shown, *_ = answers.see(*asked)
+    assert 450 < max(shown.size) < 650 and answers.smooth(*asked)["value"].size == shown.size
+    times = shown.size[0] / size[1]
+    blue = np.argwhere(near(np.asarray(shown) / 255.0, COLOURS["tangent"], 0.12)) / times
+    assert np.abs((blue.max(0) + blue.min(0)) / 2 - (3.5, 5.5)).max() < 0.5
+    event = types.SimpleNamespace(index=[(size[1] - 0.5) * times, (size[0] - 0.5) * times])
+    assert answers.click(event, *asked)[0] == (size[0] - 1, size[1] - 1)
 
 
 def test_a_close_up_at_the_border_shows_grey_past_it(studio):

@@ -1,6 +1,8 @@
 """The commands, as a user calls them: what they write, print and answer."""
 
 import csv
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -10,13 +12,15 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+import rich.console
 import skimage
 import torch
 import typer
 
 from metricconv import filters
-from metricconv.cli import doctor, images
+from metricconv.cli import doctor, filtering, images
 from metricconv.cli.app import run
+from metricconv.experiments import demo
 from metricconv.experiments.photographs import psnr
 
 
@@ -62,6 +66,29 @@ def test_every_method_runs_with_its_defaults(photo, method):
 def test_every_metric_takes_its_knobs(photo, metric):
     knobs = ["--metric", metric, "--iota", "0.2", "--alpha", "5", "--scale", "1.0", "--stencil", "onion", "--centre"]
     assert run(["filter", photo, "out.png", "-k", "3", *knobs]) == 0
+
+
+@pytest.mark.parametrize("name", ["photo [edited].png", "o[/red].png", "so :smile: long " + "a" * 90 + ".png"])
+def test_a_file_is_named_as_it_is_and_in_one_line(photo, name, capsys):
+    drawing, folder = name.replace(".png", ".svg"), name.removesuffix(".png")
+    assert run(["filter", photo, name, "-m", "box", "-k", "3"]) == 0
+    assert run(["balls", name, "--at", "9,9", "--ball", "tangent", "-o", drawing]) == 0
+    assert run(["filter", ".", folder, "-m", "box", "-k", "3"]) == 0
+    *files, last = capsys.readouterr().err.splitlines()
+    assert files == [f"wrote {name}", f"wrote {drawing}"] and last.endswith(f"pictures to {folder}")
+
+
+def test_progress_names_a_file_as_it_is(photo, monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(filtering, "console", rich.console.Console(file=shown, force_terminal=True, width=200))
+    Path("photo [edited].png").write_bytes(Path(photo).read_bytes())
+    assert run(["filter", "photo [edited].png", "out.png", "-m", "box", "-k", "3"]) == 0
+    assert "filtering photo [edited].png" in shown.getvalue()
+
+
+def test_the_demonstration_names_what_it_wrote_as_it_is(capsys):
+    demo.main(["--output", "photo [edited]", "--size", "16"])
+    assert "wrote photo [edited]/comparison.png and photo [edited]/psnr.csv" in capsys.readouterr().out
 
 
 def test_sixteen_bits_stay_sixteen_bits(tmp_path):
@@ -136,6 +163,47 @@ def test_one_bad_file_does_not_stop_a_folder_but_shows_in_the_exit_code(tmp_path
     assert "a.png: not an image" in capsys.readouterr().err
 
 
+def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.png"):
+        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+    save = PIL.Image.Image.save
+
+    def full(image, path, **options):
+        if ".a." in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(image, path, **options)
+
+    monkeypatch.setattr(PIL.Image.Image, "save", full)
+    assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["b.png"]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["error: in/a.png: No space left on device", "wrote 1 of 2 pictures to out"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--iota", "-1"], "--iota -1: must be positive"),
+        (["--alpha", "-2"], "--alpha -2: must be at least 0"),
+        (["--eps-omega", "1.5"], "--eps-omega 1.5: must be in (0, 1]"),
+        (["-k", "4", "--stencil", "onion"], "--samples 4: must be a positive odd number with --stencil onion"),
+        (["-k", "1"], "--samples 1: must be at least 2 with --stencil polar"),
+        (["-m", "dilated", "-k", "4"], "--samples 4: must be a positive odd number"),
+        (["-m", "random", "-k", "4"], "--samples 4: must be a positive odd number"),
+        (["-m", "box", "--size", "4"], "--size 4: must be a positive odd number"),
+        (["-m", "interpolated", "-k", "1"], "--samples 1: must be at least 2 with --method interpolated"),
+        (["-m", "interpolated", "--size", "1"], "--size 1: must be more than 1"),
+    ],
+)
+def test_a_wrong_value_is_said_once_for_a_folder_and_by_its_option(tmp_path, options, words, capsys):
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.png"):
+        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+    fails(["filter", "in", "out", *options], capsys, words)
+    assert not Path("out").exists()
+
+
 def test_nothing_is_written_over_without_force(photo, capsys):
     before = Path(photo).read_bytes()
     fails(["filter", photo, photo], capsys, "is the input itself", "--force")
@@ -160,8 +228,11 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
     [
         (["filter", "nowhere.png", "out.png"], ["nowhere.png: no such file"]),
         (["filter", "photo.png", "out.png", "-m", "box", "--iota", "1", "--steps", "3"], ["--iota, --steps", "box"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["`size` (=4)", "odd"]),
-        (["filter", "photo.png", "out.png", "--iota", "-1"], ["`iota` (=-1.0)", "positive"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["--samples 4: must be a positive odd number"]),
+        (["balls", "photo.png", "--iota", "-1"], ["--iota -1: must be positive"]),
+        (["balls", "photo.png", "-k", "4", "--stencil", "onion"], ["--samples 4: must be a positive odd number with"]),
+        (["compare", "nowhere.png", "-k", "1"], ["--samples 1: must be at least 2 with --stencil polar"]),
+        (["compare", "nowhere.png", "--alpha", "-1"], ["--alpha -1: must be at least 0"]),
         (["filter", "photo.png", "out.xyz"], ["cannot write .xyz"]),
         (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
         (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
@@ -281,6 +352,24 @@ def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
     assert "inf" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("dtype", "arguments", "words"),
+    [
+        (np.float32, ["odd.tif"], "odd.tif: holds floats from 0 to 255 (of 0 to 1); compare takes"),
+        (np.float32, ["photo.tif", "--clean", "odd.tif"], "odd.tif: holds floats from 0 to 255"),
+        (np.float32, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds floats from 0 to 255"),
+        (np.int16, ["odd.tif"], "odd.tif: holds int16, which are signed"),
+        (np.int16, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds int16, which are signed"),
+    ],
+)
+def test_numbers_of_another_range_are_not_compared(dtype, arguments, words, capsys):
+    values = np.linspace(0, 255, 256).reshape(16, 16)
+    images.write(Path("odd.tif"), images.Picture(values.astype(dtype)))
+    images.write(Path("photo.tif"), images.Picture((values / 255).astype(np.float32)))
+    fails(["compare", *arguments, "-k", "3"], capsys, words)
+    assert not list(Path().glob("*.png"))
+
+
 def test_a_table_that_cannot_be_written_leaves_no_picture_either(photo, tmp_path, monkeypatch, capsys):
     def broken(*args):
         raise OSError("the disk is full")
@@ -314,7 +403,7 @@ def test_the_doctor_tells_what_is_installed_and_cannot_be_imported(monkeypatch, 
     def broken(name):
         raise RuntimeError(f"operator {name}::nms does not exist")
 
-    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    monkeypatch.setattr(doctor, "importlib", types.SimpleNamespace(import_module=broken))
     assert run(["doctor"]) == 0
     assert "torchvision cannot be imported (operator" in " ".join(capsys.readouterr().out.split())
 
@@ -362,6 +451,28 @@ def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
     assert run(["reproduce", "--help"]) == 0
     assert "denoise-one" in capsys.readouterr().out
     assert run(["reproduce", "denoise-three"]) == 2
+
+
+def test_the_extra_that_other_experiments_need_is_named_as_it_is(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake_denoising", "metricconv.fake_training"))
+    experiments(monkeypatch, "metricconv.fake_denoising", "denoise")
+    find = mounts.importlib.import_module
+
+    def lacking(name):
+        if name == "metricconv.fake_training":
+            raise ModuleNotFoundError(name="lightning")
+        return find(name)
+
+    monkeypatch.setattr(mounts.importlib, "import_module", lacking)
+    assert run(["reproduce", "denoise"]) == 0
+    assert "needs lightning: pip install 'metricconv[experiments]'" in capsys.readouterr().err
+
+
+def test_an_unknown_padding_is_refused_before_anything_is_written(photo, tmp_path):
+    assert run(["reproduce", "denoise-heuristic", "--image", photo, "--output", "out", "--padding-mode", "foo"]) != 0
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
 
 
 def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):

@@ -230,6 +230,12 @@ def test_an_animation_is_refused(tmp_path):
         images.read(tmp_path / "a.gif")
 
 
+def test_of_a_phones_photograph_of_several_pictures_the_first_is_read(tmp_path):
+    first, second = (PIL.Image.new("RGB", (8, 6), colour) for colour in ("red", "blue"))
+    first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[second])
+    assert np.abs(images.read(tmp_path / "a.jpg").pixels.astype(int) - (255, 0, 0)).max() <= 2
+
+
 @pytest.mark.parametrize(
     ("name", "picture", "message"),
     [

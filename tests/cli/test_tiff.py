@@ -75,6 +75,26 @@ def test_what_would_come_out_wrong_is_refused(tile, pixels, options, words, caps
     assert words in error and "\n" not in error and not Path("out.npy").exists()
 
 
+def test_pages_of_different_kinds_are_refused(tile, capsys):
+    with tifffile.TiffWriter("in.tif") as file:
+        file.write(random(20, 30), photometric="minisblack")
+        file.write(random(24, 24, 3), photometric="rgb")
+    assert run(["filter", "in.tif", "out.tif", *BOX, *tile]) == 1
+    error = capsys.readouterr().err.strip()
+    assert error == "error: in.tif: has 2 pictures, of sizes 20 × 30, 24 × 24 × 3; save the one that is meant"
+    assert not Path("out.tif").exists()
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "behind"])
+def test_smaller_copies_of_a_picture_are_no_other_pictures(tile, inside):
+    with tifffile.TiffWriter("in.tif") as file:
+        file.write(random(32, 64), photometric="minisblack", subifds=1 if inside else None, metadata=None)
+        file.write(random(16, 32), photometric="minisblack", subfiletype=1, metadata=None)
+        file.write(random(5, 9), photometric="minisblack", subfiletype=1, metadata=None)  # a preview
+    assert run(["filter", "in.tif", "out.tif", *BOX, *tile]) == 0
+    assert np.array_equal(images.read(Path("out.tif")).pixels, box(random(32, 64)))
+
+
 def test_a_palette_is_colours_and_not_their_numbers(capsys):
     image = PIL.Image.fromarray(random(20, 20, 3)).quantize(8)
     image.save("in.tif")

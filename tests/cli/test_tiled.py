@@ -111,6 +111,29 @@ def test_mistakes_are_one_line(pixels, arguments, words, capsys):
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.parametrize("method", ["box", "tangent"])
+def test_a_file_that_is_cut_off_is_named(pixels, method, capsys):
+    tifffile.imwrite("in.tif", pixels, tile=(32, 32), compression="zlib")
+    Path("in.tif").write_bytes(Path("in.tif").read_bytes()[:-9000])
+    zarr.save("in.zarr", pixels)
+    chunk = next(path for path in Path("in.zarr").rglob("*") if path.is_file() and path.suffix != ".json")
+    chunk.write_bytes(chunk.read_bytes()[:99])
+    for source in ("in.tif", "in.zarr"):
+        assert run(["filter", source, "out.npy", "-m", method, "-k", "3", "--tile", "32"]) == 1
+        error = capsys.readouterr().err.strip()
+        assert error.startswith(f"error: {source}: cannot be read in tiles (") and "\n" not in error
+    assert not Path("out.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [((0, 5), "is empty"), ((5,), "an array of shape (5,) is neither an image nor a volume")]
+)
+def test_an_array_that_is_no_picture_is_named(shape, words, capsys):
+    np.save("in.npy", np.zeros(shape))
+    assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "3", "--tile", "32"]) == 1
+    assert capsys.readouterr().err.strip() == f"error: in.npy: {words}"
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused_by_the_name_of_the_file(value, capsys):
     floats = np.zeros((70, 90), np.float32)

@@ -172,6 +172,19 @@ def test_both_kinds_are_drawn_in_their_colours():
     assert len(axes.patches) == 4 and axes.get_legend() is not None
 
 
+def test_the_legend_has_the_colour_that_is_given_and_each_kind_once():
+    axes = plot_unit_balls(field(leaning()), None, 2, ["tangent", "geodesic", "tangent"], colour="red")
+    handles = axes.get_legend().get_patches()
+    assert [handle.get_label() for handle in handles] == ["tangent", "geodesic"] and len(axes.patches) == 8
+    assert all(handle.get_facecolor()[:3] == (1, 0, 0) for handle in handles)
+    assert plot_unit_balls(field(leaning()), None, 2, ["tangent", "tangent"]).get_legend() is None
+
+
+def test_a_pixel_of_a_small_image_has_one_ball():
+    balls = unit_balls(field(leaning(), (5, 6)), 8)
+    assert sorted(ball.pixel for ball in balls) == [(y, x) for y in range(5) for x in range(6)]
+
+
 def test_axes_are_drawn_on_and_returned():
     axes = canvas.new_axes()[0, 0]
     assert plot_unit_balls(field(leaning()), None, 2, axes=axes) is axes

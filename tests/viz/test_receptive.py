@@ -22,6 +22,12 @@ def test_two_boxes_compose_to_a_tent():
     assert torch.allclose(found, torch.outer(tent, tent), atol=1e-6)
 
 
+@pytest.mark.parametrize("point", [np.array([2, 3]), torch.tensor([2, 3]), [np.int64(2), 3]])
+def test_a_point_may_be_an_array_or_a_tensor(point):
+    net, image = nn.Conv2d(1, 1, 3, padding=1), torch.zeros(1, 1, 6, 6)
+    assert torch.equal(receptive_field(net, image, point), receptive_field(net, image, (2, 3)))
+
+
 def test_an_adaptive_layer_looks_where_its_support_does():
     layer = stir(mc.nn.MetricConv2d(1, 2, 3, padding=1, eps_omega=0.5), 0.5)
     image = torch.randn(1, 1, 16, 16)
@@ -83,6 +89,8 @@ def test_what_is_drawn_covers_where_it_looks():
         ("0", (1,), r"`point` \(=\(1,\)\) must be two whole numbers"),
         ("0", (1.5, 0), r"`point` \(=\(1.5, 0\)\)"),
         ("0", None, r"`point` \(=None\)"),
+        ("0", np.array([1.5, 0]), r"`point` \(=array\(\[1.5, 0. \]\)\)"),
+        ("0", torch.tensor(1), r"`point` \(=tensor\(1\)\)"),
     ],
 )
 def test_mistakes_are_named(layer, point, message):

@@ -1,11 +1,13 @@
 """Supports side by side."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import metricconv as mc
-from metricconv.viz import canvas, example_supports, plot_supports
+from metricconv.viz import canvas, example_supports, plot_supports, unit_balls
 
 
 @pytest.fixture
@@ -38,6 +40,24 @@ def test_the_support_of_a_strided_layer_is_stretched_to_its_image(image):
     (panel,) = plot_supports(image, (16, 14), {"layer": seen[""]})
     assert np.allclose(np.sort(panel.lines[0].get_xydata(), 0)[[0, -1]], [[13, 15], [15, 17]], atol=1e-4)
     assert np.allclose(panel.lines[1].get_xydata(), [[14, 16]])
+
+
+def test_no_fitted_ball_however_large_moves_the_window(image, monkeypatch):
+    from metricconv.viz import supports
+
+    def blown_up(*args):
+        (ball,) = unit_balls(*args)
+        return [dataclasses.replace(ball, outline=1e4 * ball.outline)]
+
+    monkeypatch.setattr(supports, "unit_balls", blown_up)
+    (panel,) = plot_supports(image, (16, 14), {"grid": mc.Grid(3)}, margin=2.0)
+    assert panel.get_xlim() == (14 - 3.5, 14 + 3.5) and panel.get_ylim() == (16 + 3.5, 16 - 3.5)
+
+
+def test_the_window_holds_a_ball_that_reaches_past_its_samples(image):
+    metric = mc.Riemannian.isotropic(6.0).map(lambda t: t.expand(1, 1, 3, 32, 32))
+    (panel,) = plot_supports(image, (16, 14), {"ball": mc.TangentBall(metric, mc.stencils.polar(2))}, margin=0.0)
+    assert panel.get_xlim() == pytest.approx((14 - 6.5, 14 + 6.5), abs=0.01)
 
 
 def test_colour_images_have_supports_too():

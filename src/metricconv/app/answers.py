@@ -44,11 +44,14 @@ class Answers:
                 numbers: dict[str, object] = {"layer": look.layer, "metric group": look.group}
             else:
                 numbers = {name: f"{value:.3g}" for name, value in self.studio.numbers(look, point).items()}
-            return draw.with_balls(over, balls), draw.close_up(image, balls), _table(point, numbers)
+            shown = draw.with_balls(over, image.shape, balls)
+            return shown, draw.close_up(image, balls), _table(point, numbers)
 
     def click(self, event: gr.SelectData, *asked: Any) -> tuple[Any, ...]:
         """Return the pixel that was clicked, and what there is to see of it."""
-        x, y = (int(place) // draw.ENLARGED for place in event.index)
+        with _messages():
+            times = draw.enlargement(self.studio.clean(_look(asked)).shape)
+        x, y = (int(place) // times for place in event.index)
         return (y, x), *self.see((y, x), *asked[1:])
 
     def smooth(self, *asked: Any) -> Any:
@@ -59,7 +62,7 @@ class Answers:
         label = f"filtered over {'tangent' if look.ball == 'both' else look.ball} balls"
         if look.noise:
             label += f": {psnr(clean, self.studio.noisy(look)):.1f} → {psnr(clean, image):.1f} dB"
-        return gr.update(value=draw.to_rgb8(image), label=label)
+        return gr.update(value=draw.enlarged(draw.to_rgb8(image)), label=label)
 
     def take(self, path: str) -> tuple[str, Point]:
         """Return the name of an uploaded picture, and a pixel of it."""

@@ -18,9 +18,9 @@ from ..viz import canvas
 from ..viz.balls import COLOURS, Ball
 from ..viz.fields import MAPS, ball_radius, orientation
 
-# An image is shown this many times as large, so that lines on it are fine; and drawn larger still, so that they are
-# smooth.
-ENLARGED = 2
+# An image is shown at least twice as large, and about so many pixels a side, so that lines on it are fine; and drawn
+# larger still, so that they are smooth.
+_SHOWN = 512
 _FINER = 2
 # The side of a close-up, in pixels.
 _CLOSE_UP = 640
@@ -49,20 +49,34 @@ def overlaid(image: NDArray[np.uint8], metric: Riemannian | Randers, overlay: st
     return np.rint(image * (1 - opacity) + painted * opacity).astype(np.uint8)
 
 
+def enlargement(size: Sequence[int]) -> int:
+    """Return how many times as large an image of that height and width is shown."""
+    return max(2, round(_SHOWN / max(size[:2])))
+
+
 def enlarged(image: NDArray[np.uint8]) -> PIL.Image.Image:
     """Return an image at the size at which it is shown."""
-    size = (ENLARGED * image.shape[1], ENLARGED * image.shape[0])
-    return PIL.Image.fromarray(image).resize(size, PIL.Image.Resampling.BILINEAR)
+    times = enlargement(image.shape)
+    size = (times * image.shape[1], times * image.shape[0])
+    # Of a small image the pixels are seen.
+    smooth = PIL.Image.Resampling.BILINEAR if times == 2 else PIL.Image.Resampling.NEAREST
+    return PIL.Image.fromarray(image).resize(size, smooth)
 
 
-def with_balls(image: PIL.Image.Image, balls: list[tuple[str, Ball]]) -> PIL.Image.Image:
-    """Draw the outlines of balls over an enlarged image, and a frame around what their close-up shows."""
-    painted = image.copy()
-    _paint(painted, balls, (0.0, 0.0), ENLARGED, samples=False)
-    (y, x), reach = balls[0][1].pixel, _reach(image.size, balls)
-    box = [ENLARGED * (round(c) + side) for side in (-reach, reach + 1) for c in (x, y)]
+def with_balls(image: PIL.Image.Image, size: Sequence[int], balls: list[tuple[str, Ball]]) -> PIL.Image.Image:
+    """Draw the outlines of balls over an enlarged image, and a frame around what their close-up shows.
+
+    Args:
+        image: as ``enlarged`` returns it, of an image of this height and width.
+        size: in pixels of the balls.
+        balls: by kind.
+    """
+    painted, times = image.copy(), enlargement(size)
+    _paint(painted, balls, (0.0, 0.0), times, samples=False)
+    (y, x), reach = balls[0][1].pixel, _reach(size[:2], balls)
+    box = [times * (round(c) + side) for side in (-reach, reach + 1) for c in (x, y)]
     pen = PIL.ImageDraw.Draw(painted)
-    pen.rectangle(box, outline=(0, 0, 0), width=ENLARGED)
+    pen.rectangle(box, outline=(0, 0, 0), width=2)
     pen.rectangle([box[0] - 1, box[1] - 1, box[2] + 1, box[3] + 1], outline=(255, 255, 255), width=1)
     return painted
 

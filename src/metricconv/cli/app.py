@@ -10,7 +10,7 @@ from .. import __version__
 from . import mounts
 from .balls import balls_command
 from .compare import compare_command
-from .console import console, results, say_error
+from .console import results, say, say_error
 from .doctor import doctor_command
 from .errors import UserError
 from .filtering import filter_command
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        results.print(__version__, highlight=False)
+        say(__version__, results)
         raise typer.Exit
 
 
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="metricconv")
     except SystemExit as leave:
         if isinstance(leave.code, str):
-            console.print(leave.code, highlight=False, markup=False, soft_wrap=True)
+            say(leave.code)
             return 1
         return leave.code or 0
     except (UserError, ValueError, OSError, MemoryError) as error:

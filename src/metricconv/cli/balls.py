@@ -8,6 +8,7 @@ import rich.table
 import torch
 import typer
 from matplotlib.figure import Figure
+from rich.text import Text
 
 from .. import stencils, viz
 from .._files import writing
@@ -15,7 +16,7 @@ from .._images import to_field
 from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_numbers
 from . import images, knobs
-from .console import console, results
+from .console import console, results, say
 from .errors import UserError
 from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName, spread
 
@@ -56,6 +57,10 @@ def balls_command(
         raise UserError(f"--ball {ball}: must be tangent, geodesic or both")
     if stencil and not samples:
         raise UserError(f"--stencil {stencil}: of no use without --samples")
+    metric.check()
+    name = stencil or (StencilName.onion if samples % 2 else StencilName.polar)
+    if samples:
+        knobs.check_stencil(samples, name)
     target = output or Path(f"{source.stem}-balls.png")
     images.check_drawing(target, force=files.force, inputs=(source,))
     picture = files.read(source)
@@ -66,16 +71,15 @@ def balls_command(
     x = to_field(torch.from_numpy(image), picture.channel_axis)
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
-    with console.status(f"drawing {target}"):
+    with console.status(Text(f"drawing {target}")):
         field = metric.function(MetricName.gradient)(x)
-        name = stencil or ("onion" if samples % 2 else "polar")
         sampled = getattr(stencils, name)(samples) if samples else None
         figure = _draw(image, field, points, kinds, sampled, whole)
         with writing(target) as temporary:
             figure.savefig(temporary)
     if points:
         results.print(_table(field, points))
-    console.print(f"wrote {target}", highlight=False)
+    say(f"wrote {target}")
 
 
 def _draw(

@@ -18,7 +18,7 @@ from .._files import versions, write_table, writing
 from ..experiments.photographs import psnr
 from ..viz import canvas
 from . import images, knobs
-from .console import console, results
+from .console import console, results, say
 from .errors import UserError
 from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName, spread
 from .picture import Picture, spatial_size
@@ -70,6 +70,9 @@ def compare_command(
     if clean is not None and noise is not None:
         raise UserError(f"--noise {noise}: of no use with --clean, as IN is noisy already")
     noise, seed = 0.1 if noise is None else noise, seed or 0
+    filtered_by = contenders(samples, metric, seed)
+    for chosen in filtered_by.values():
+        chosen.keywords()  # refuses what does not fit together, before anything is read
     target = output or Path(f"{source.stem}-compare.png")
     given = tuple(path for path in (source, clean) if path is not None)
     images.check_drawing(target, force=files.force, inputs=given)
@@ -80,12 +83,12 @@ def compare_command(
     picture = files.read(source)
     if len(picture.spatial) != 2 or min(picture.spatial) < 7:
         raise UserError(f"{source}: must be an image of 7 × 7 pixels or more, it is {picture.spatial}")
+    _check_range(source, picture, noisy=clean is not None)
     image = picture.floats()
     reference = image if clean is None else _clean(clean, picture, files)
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
     rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
-    filtered_by = contenders(samples, metric, seed)
     for name, chosen in filtered_by.items():
         with console.status(name):
             apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
@@ -100,8 +103,8 @@ def compare_command(
     results.print(_table(rows))
     for chosen in filtered_by.values():
         if chosen.method in _TUNED:
-            results.print(_command(chosen), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"wrote {target}" + (f" and {table}" if table else ""), highlight=False)
+            say(_command(chosen), results)
+    say(f"wrote {target}" + (f" and {table}" if table else ""))
 
 
 def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKnobs]:
@@ -134,10 +137,19 @@ def _command(chosen: FilterKnobs) -> str:
     return " ".join(["metricconv filter IN OUT", *(f"{option} {value}" for option, value in options.items())])
 
 
+def _check_range(path: Path, picture: Picture, *, noisy: bool = False) -> None:
+    """Refuse numbers outside of 0 to 1, by which errors are measured; noise may pass it, but not on average."""
+    pixels = picture.pixels
+    past = f"{pixels.dtype}, which are signed" if pixels.dtype.kind == "i" else images.past_range(pixels)
+    if past and not (noisy and pixels.dtype.kind == "f" and 0 <= pixels.mean(dtype=np.float64) <= 1):
+        raise UserError(f"{path}: holds {past}; compare takes floats from 0 to 1, or unsigned integers")
+
+
 def _clean(path: Path, picture: Picture, files: FileKnobs) -> np.ndarray:
     reference = files.read(path)
     if reference.pixels.shape != picture.pixels.shape:
         raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
+    _check_range(path, reference)
     return reference.floats()
 
 

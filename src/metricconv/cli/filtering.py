@@ -19,7 +19,7 @@ from rich.progress import (
 
 from .. import filters
 from . import images
-from .console import console, say_error
+from .console import console, say, say_error
 from .errors import UserError
 from .knobs import FileKnobs, FilterKnobs, spread
 from .mounts import load
@@ -51,7 +51,8 @@ def filter_command(
     A pixel looks at the unit ball of a metric that is read off the picture, or at a rival's support.
 
     IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
-    or floats, an image or a volume. OUT keeps the depth, the opacity and the colour profile of IN.
+    or floats, an image or a volume. OUT keeps the depth (but for 1 bit, which becomes 8), the opacity and the colour
+    profile of IN. A .zarr is filtered in tiles, which go from .zarr, .tif or .npy to one of these.
 
     Unless given, ι, α and σ are 0.1, 100 and 0 for the gradient metric, 0.05, 10 and 1.5 for edge, 0.2, 10 and 1 for
     structure.
@@ -67,7 +68,7 @@ def filter_command(
         tiled = load("metricconv.cli.tiled", "large")
         with _bar() as progress:
             tiled.filter_tiled(source, output, chosen, files, tile or 1024, progress)
-        console.print(f"wrote {output}", highlight=False)
+        say(f"wrote {output}")
     elif source.is_dir():
         filter_folder(source, output, chosen, files)
     else:
@@ -75,7 +76,7 @@ def filter_command(
         with _bar() as progress:
             task = progress.add_task(f"filtering {source.name}", total=None)
             filter_file(source, output, chosen, files, partial(_report, progress, task))
-        console.print(f"wrote {output}", highlight=False)
+        say(f"wrote {output}")
 
 
 def filter_file(
@@ -112,11 +113,13 @@ def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKn
             progress.update(task, description=path.name)
             try:
                 filter_file(path, output / path.name, chosen, files)
-            except (UserError, ValueError) as error:
+            except (UserError, ValueError, OSError) as error:
                 failed += 1
-                say_error(error, progress.console)
+                # An error of a disk may name no file, or one that stands for this only until it is whole.
+                named = UserError(f"{path}: {error.strerror or error}") if isinstance(error, OSError) else error
+                say_error(named, progress.console)
             progress.advance(task)
-    console.print(f"wrote {len(found) - failed} of {len(found)} pictures to {output}", highlight=False)
+    say(f"wrote {len(found) - failed} of {len(found)} pictures to {output}")
     if failed:
         raise typer.Exit(1)
 
@@ -126,5 +129,6 @@ def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:
 
 
 def _bar() -> Progress:
-    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}", markup=False)
+    parts = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

@@ -199,7 +199,12 @@ def _unheld(form: Format, picture: Picture) -> str:
         return "a volume"
     if kind.kind in "ui" and kind not in [np.dtype(f"u{bits // 8}") for bits in form.depths]:
         return f"{kind}"
-    low, high = (float(picture.pixels.min()), float(picture.pixels.max())) if kind.kind == "f" else (0.0, 1.0)
+    return past_range(picture.pixels)
+
+
+def past_range(pixels: NDArray[Any]) -> str:
+    """Say how far floats go past 0 to 1, if they do."""
+    low, high = (float(pixels.min()), float(pixels.max())) if pixels.dtype.kind == "f" else (0.0, 1.0)
     # Floats are written as 8 bits; past a half of their step, they would be cut off.
     return "" if max(-low, high - 1) <= 0.5 / 255 else f"floats from {low:g} to {high:g} (of 0 to 1)"
 
@@ -230,7 +235,7 @@ def _read_npy(path: Path, axes: str | None, max_pixels: int) -> Picture:
 
 def _read_tiff(path: Path, axes: str | None, max_pixels: int) -> Picture:
     with tifffile.TiffFile(path) as file:
-        series = file.series[0]
+        series = tiff.only_series(path, file)
         if tiff.is_palette(series):
             return _read_image(path, max_pixels)
         channels = tiff.channel_axis(path, series, axes)
@@ -242,7 +247,7 @@ def _read_image(path: Path, max_pixels: int) -> Picture:
     with _pixel_limit(path, max_pixels), PIL.Image.open(path) as image:
         check_size(path, (image.height, image.width), max_pixels)
         frames = getattr(image, "n_frames", 1)
-        if frames > 1:
+        if frames > 1 and image.format != "MPO":  # a photograph first, as phones write it, then what belongs to it
             raise UserError(f"{path}: has {frames} frames; save the one that is meant")
         stored = image.tile[0].args if image.format == "PPM" and image.mode == "RGB" else None
         if isinstance(stored, tuple) and stored[1] > 255:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from enum import StrEnum
@@ -143,8 +144,18 @@ class MetricKnobs:
         options = {"--metric": self.name, "--iota": self.iota, "--alpha": self.alpha, "--scale": self.scale}
         return {key: value for key, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None}
 
+    def check(self) -> None:
+        """Refuse numbers out of range, by the names of their options."""
+        if self.iota is not None and not self.iota > 0:
+            raise UserError(f"--iota {self.iota:g}: must be positive")
+        if self.alpha is not None and not self.alpha >= 0:
+            raise UserError(f"--alpha {self.alpha:g}: must be at least 0")
+        if self.eps_omega is not None and not 0 < self.eps_omega <= 1:
+            raise UserError(f"--eps-omega {self.eps_omega:g}: must be in (0, 1]")
+
     def function(self, default: MetricName, padding_mode: str = "border") -> Callable[..., Metric]:
         """Return the function from an image (1, C, *spatial) to its metric."""
+        self.check()
         name = self.name or default
         options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha}
         if name == MetricName.structure:
@@ -218,10 +229,7 @@ class FilterKnobs:
                 found |= {"stencil": self.stencil.value} if self.stencil else {}
                 found |= {"steps": self.steps} if self.steps is not None else {}
             case Method.box:
-                size = self.samples if self.size is None else self.size
-                if not float(size).is_integer():
-                    raise UserError(f"--size {size}: a box has a whole number of pixels; interpolated takes any size")
-                found["size"] = int(size)
+                found["size"] = self.samples if self.size is None else int(self.size)
             case Method.dilated:
                 found |= {"samples": self.samples} | ({"dilation": self.dilation} if self.dilation is not None else {})
             case Method.interpolated:
@@ -238,7 +246,7 @@ class FilterKnobs:
                 raise UserError(f"{option} {value:.12g}: must be at most {max(spatial)}, as {path} has {size} pixels")
 
     def _check(self) -> None:
-        """Refuse options that the method would not heed."""
+        """Refuse options that the method would not heed, and values that it cannot take."""
         balls = self.method in (Method.tangent, Method.geodesic)
         unheeded = [] if balls else list(self.metric.given)
         for option, given, heeded in (
@@ -252,6 +260,36 @@ class FilterKnobs:
             unheeded += [option] if given and not heeded else []
         if unheeded:
             raise UserError(f"{', '.join(unheeded)}: of no use with --method {self.method}")
+        if balls:
+            self.metric.check()
+            check_stencil(self.samples, self.stencil or StencilName.polar)
+        elif self.method == Method.interpolated:
+            self._check_interpolated()
+        elif self.size is not None:
+            if not self.size.is_integer():
+                raise UserError(f"--size {self.size}: a box has a whole number of pixels; interpolated takes any size")
+            _check_odd("--size", int(self.size))
+        else:
+            _check_odd("--samples", self.samples)
+
+    def _check_interpolated(self) -> None:
+        if self.samples < 2:
+            raise UserError(f"--samples {self.samples}: must be at least 2 with --method interpolated")
+        if self.size is not None and not 1 < self.size < math.inf:
+            raise UserError(f"--size {self.size:g}: must be more than 1 and finite")
+
+
+def check_stencil(samples: int, stencil: StencilName) -> None:
+    """Refuse a number of samples that balls cannot be sampled with."""
+    if stencil != StencilName.polar:
+        _check_odd("--samples", samples, f" with --stencil {stencil}")
+    elif samples < 2:
+        raise UserError(f"--samples {samples}: must be at least 2 with --stencil polar")
+
+
+def _check_odd(option: str, value: int, where: str = "") -> None:
+    if value < 1 or value % 2 == 0:
+        raise UserError(f"{option} {value}: must be a positive odd number{where}, so that there is a central pixel")
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import console
+from .console import say
 from .errors import UserError
 
 # Each has an ``app`` of typer commands.
@@ -33,7 +33,7 @@ def reproduce_command(context: typer.Context) -> None:
     if len(missing) == len(EXPERIMENTS):
         raise UserError(missing[0])
     for text in missing:
-        console.print(f"note: {text}", style="dim", highlight=False)
+        say(f"note: {text}", style="dim")
     try:
         commands(context.args, prog_name="metricconv reproduce")
     except RuntimeError as error:

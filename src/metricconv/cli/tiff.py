@@ -17,6 +17,15 @@ _JPEG = (tifffile.COMPRESSION.OJPEG, tifffile.COMPRESSION.JPEG)
 _LETTERS = {"S": "c", "C": "c", "Y": "y", "X": "x"}
 
 
+def only_series(path: Path, file: tifffile.TiffFile) -> tifffile.TiffPageSeries:
+    """Return the one picture or volume that a file holds, previews aside; refuse a file of several."""
+    whole = [series for series in file.series if not series.keyframe.is_reduced] or file.series[:1]
+    if len(whole) > 1:
+        sizes = ", ".join(" × ".join(map(str, series.shape)) for series in whole)
+        raise UserError(f"{path}: has {len(whole)} pictures, of sizes {sizes}; save the one that is meant")
+    return whole[0]
+
+
 def is_palette(series: tifffile.TiffPageSeries) -> bool:
     """Tell whether the numbers are those of colours in a table."""
     return bool(series.keyframe.photometric == _COLOURS.PALETTE)

@@ -83,15 +83,19 @@ def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> Picture
             image = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
             picture = Picture(image, channel_axis_of(image.shape, axes, path))
         else:
-            series = opened.enter_context(tifffile.TiffFile(path)).series[0]
+            series = tiff.only_series(path, opened.enter_context(tifffile.TiffFile(path)))
             channels = tiff.channel_axis(path, series, axes)
             store = opened.enter_context(series.aszarr(level=0))
             picture = tiff.picture(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
     except UserError:
         raise
     except Exception as error:  # as many ways to be broken as there are files
-        raise UserError(f"{path}: cannot be read in tiles ({error or type(error).__name__})") from error
+        raise _unreadable(path, error) from error
     check_numbers(path, picture.pixels.dtype)
+    if len(picture.spatial) not in (2, 3):
+        raise UserError(f"{path}: an array of shape {picture.pixels.shape} is neither an image nor a volume")
+    if not picture.pixels.size:
+        raise UserError(f"{path}: is empty")
     return dataclasses.replace(picture, pixels=picture.pixels.map_blocks(_finite, path, dtype=picture.pixels.dtype))
 
 
@@ -112,7 +116,25 @@ def _from_zarr(path: Path, opened: Any) -> da.Array:
     chunk = int(np.prod(opened.chunks, dtype=object)) * opened.dtype.itemsize
     if chunk > _MAX_CHUNK:
         raise UserError(f"{path}: its chunks {opened.chunks} take {chunk / 2**30:.1f} GB each, more than 1 GB")
-    return da.from_zarr(opened)
+    return da.from_array(_Named(path, opened), opened.chunks)
+
+
+class _Named:
+    """An array in a file, which names the file where a part of it cannot be read."""
+
+    def __init__(self, path: Path, array: zarr.Array[Any]) -> None:
+        self.path, self.array = path, array
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self.array[index]
+        except Exception as error:  # as many ways to be broken as there are files
+            raise _unreadable(self.path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be read in tiles ({str(error) or type(error).__name__})")
 
 
 def _write(path: Path, picture: Picture, tile: int) -> None:

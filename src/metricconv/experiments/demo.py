@@ -98,9 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for r in results:
         seconds = f"{r.seconds:.2f}" if r.seconds else ""
         table.add_row(r.method, f"{r.psnr:.2f}", seconds, style="bold" if r.psnr == best else "")
-    console = rich.console.Console()
-    console.print(table)
-    console.print(f"wrote {options.output / 'comparison.png'} and {options.output / 'psnr.csv'}")
+    rich.console.Console().print(table)
+    print(f"wrote {options.output / 'comparison.png'} and {options.output / 'psnr.csv'}")
 
 
 def _picture(noisy: np.ndarray, results: Sequence[Result]) -> Figure:

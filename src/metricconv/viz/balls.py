@@ -159,7 +159,7 @@ def plot_unit_balls(
         stride = source.stride if stride is None else stride
         with torch.no_grad():
             source = source.look(image)[0]
-    kinds = [ball] if isinstance(ball, str) or ball is None else list(ball)
+    kinds = [ball] if isinstance(ball, str) or ball is None else list(dict.fromkeys(ball))
     if not kinds:
         raise ValueError(f"`ball` (={ball!r}) must not be empty")
     size = field_size(source) if image is None else canvas.to_array(image).shape[:2]
@@ -172,7 +172,8 @@ def plot_unit_balls(
         for drawn in balls[kind]:
             draw_ball(axes, drawn, colour or COLOURS[kind or ball_kind(source, fitted="fitted")], zoom)
     if len(kinds) > 1:
-        handles = [Polygon([(0, 0)], color=COLOURS[str(kind)], label=str(kind), alpha=0.8) for kind in kinds]
+        shown = {str(kind): colour or COLOURS[str(kind)] for kind in kinds}
+        handles = [Polygon([(0, 0)], color=shown[kind], label=kind, alpha=0.8) for kind in shown]
         below: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0), "borderaxespad": 0.2}
         axes.legend(handles=handles, ncols=len(kinds), fontsize=8, frameon=False, **below)
     return axes

@@ -2,31 +2,41 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib.axes
 import numpy as np
+from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 # Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
 ORANGE, SKY, GREEN, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#D55E00"
+# How high a line of a title is, in inches.
+_LINE = 0.15
 
 Picture = NDArray[Any] | Tensor
 Points = int | Sequence[Sequence[float]] | Tensor
 
 
 def new_axes(
-    rows: int = 1, columns: int = 1, *, height: float = 3.4, aspect: float = 1.0, titles: int = 1
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    height: float = 3.4,
+    aspect: float = 1.0,
+    title_lines: int = 1,
+    label_lines: int = 0,
 ) -> NDArray[Any]:
     """Make a figure of rows × columns axes, each ``height`` inches high and ``aspect`` times as wide: an array of them.
 
-    A page's column is about 3.4 inches wide. ``titles`` is the number of rows that have room for a title.
+    A page's column is about 3.4 inches wide. There is room for titles above, and for labels at the left, of so many
+    lines.
     """
     from matplotlib import pyplot as plt  # only here: it chooses a window system
 
-    size = (columns * height * aspect, rows * height + 0.3 * titles)
+    size = (columns * height * aspect + _LINE * label_lines, rows * height + _LINE * (1 + title_lines))
     return plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained", dpi=150)[1]
 
 
@@ -36,6 +46,36 @@ def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None) -> matplo
         return axes
     height, width = (1, 1) if image is None else to_array(image).shape[:2]
     return new_axes(aspect=min(max(width / height, 0.5), 2.0))[0, 0]
+
+
+def inches(axes: matplotlib.axes.Axes) -> tuple[float, float]:
+    """Return how wide and high axes are."""
+    box = axes.get_window_extent()
+    return box.width / axes.figure.dpi, box.height / axes.figure.dpi
+
+
+def wrapped(text: str, width: float, fontsize: float) -> str:
+    """Break a text into lines of at most ``width`` inches: between words, or inside of one that is longer."""
+
+    def fits(line: str) -> bool:
+        return len(line) < 2 or TextPath((0, 0), line, size=fontsize).get_extents().width <= 72 * width
+
+    lines: list[str] = []
+    for word in text.split():
+        if lines and fits(f"{lines[-1]} {word}"):
+            lines[-1] += f" {word}"
+            continue
+        lines.append(word)
+        while not fits(lines[-1]):
+            long = lines.pop()
+            count = next(n for n in range(len(long) - 1, 0, -1) if fits(long[:n]))
+            lines += [long[:count], long[count:]]
+    return "\n".join(lines)
+
+
+def most_lines(texts: Iterable[str]) -> int:
+    """Return the number of lines of the text that has most."""
+    return max((text.count("\n") + 1 for text in texts if text), default=0)
 
 
 def to_array(image: Picture) -> NDArray[np.float64]:
@@ -84,13 +124,12 @@ def show(axes: matplotlib.axes.Axes, image: Picture | None, size: Sequence[int],
 def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
     """Return points (y, x) in an image of that size; a whole number n stands for the centres of n × n equal parts.
 
-    A size of 1 stands for any, as that of a constant field.
+    There are no two of a pixel. A size of 1 stands for any, as that of a constant field.
     """
     if isinstance(points, int | np.integer):
         if points < 1:
             raise ValueError(f"`points` (={points}) must be at least 1 along each side")
-        spread = [[math.floor((n + 0.5) / points * extent) for n in range(points)] for extent in size]
-        return [(float(y), float(x)) for y, x in itertools.product(*spread)]
+        return lattice([int(points)] * 2, size)
     try:
         found = [tuple(map(float, point)) for point in points]
     except (TypeError, ValueError):
@@ -101,6 +140,13 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
     if not found:
         raise ValueError("`points` must not be empty")
     return found  # type: ignore[return-value]
+
+
+def lattice(counts: Sequence[int], size: Sequence[int]) -> list[tuple[float, float]]:
+    """Return the pixels (y, x) in the centres of so many equal parts along each side, each pixel once."""
+    parts = [min(count, extent) for count, extent in zip(counts, size, strict=True)]
+    spread = [[math.floor((n + 0.5) / m * extent) for n in range(m)] for m, extent in zip(parts, size, strict=True)]
+    return [(float(y), float(x)) for y, x in itertools.product(*spread)]
 
 
 def named_layer(model: nn.Module, name: str) -> nn.Module:

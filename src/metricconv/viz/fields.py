@@ -44,11 +44,11 @@ def plot_metric_field(
     Args:
         metric: ``Riemannian`` or ``Randers``, on the image's grid or a coarser one.
         image: what to draw over, if anything; colours are laid over it half transparent.
-        quantity: "ellipses" puts, on count × count places, the ball's shape, each made to fit and coloured by its true
+        quantity: "ellipses" puts the ball's shape on a lattice of places, each made to fit and coloured by its true
             size, with a dot where the pixel stands in it. As colours: "size", the radius of the disc of its area;
             "anisotropy", its longest by its shortest axis; "orientation", the direction of its long axis, in degrees
             from +x towards +y, fading where the ball is round; "asymmetry", ‖ω‖_{M⁻¹}.
-        count: ellipses along each side.
+        count: ellipses along the longer side, at most one a pixel; along the other, as many as are as far apart.
         axes: what to draw on; new ones if not given.
         bar: whether to add a bar that explains the colours.
         image_index, group: which image of the batch, and which metric group.
@@ -130,12 +130,13 @@ def _colour(
 
 def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
     """Draw shapes on a lattice, each as large as its place, coloured by the ball's true size."""
-    pixels = torch.tensor(canvas.places(count, size), dtype=torch.float64)
+    counts = [min(max(round(count * n / max(size)), 1), n) for n in size]
+    pixels = torch.tensor(canvas.lattice(counts, size), dtype=torch.float64)
     zoom = torch.tensor([n / m for n, m in zip(size, metric.spatial, strict=True)], dtype=torch.float64)
     local = metric.to(torch.float64).at(((pixels + 0.5) / zoom - 0.5).t()[None, :, :, None])
     outlines, middle = ellipses(local, 64)
     shapes = outlines - middle.unsqueeze(1)
-    room = 0.46 * min(size) / count
+    room = 0.46 * min(n / m for n, m in zip(size, counts, strict=True))
     shrink = room / shapes.abs().amax((1, 2))
     radii = ball_radius(local)[0, 0, :, 0]
     colours = ScalarMappable(_range(radii), MAPS["size"])

@@ -126,18 +126,31 @@ def plot_gradcam(
         with GradCAM(model, layer) as cam:
             maps[name] = cam(images, targets).cpu()
     shape = (len(images), 1 + len(methods))
-    panels = canvas.new_axes(*shape, height=1.4) if axes is None else axes
-    if panels.shape != shape:
-        raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {panels.shape}")
+    if axes is not None and axes.shape != shape:
+        raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {axes.shape}")
     shown = list(images) if pictures is None else list(pictures)
+    width, height = _panel_size(shown[0]) if axes is None else canvas.inches(axes[0, 0])
+    titles = [canvas.wrapped(name, width, 9) for name in ("image", *maps)]
+    names = [canvas.wrapped(str(name), height, 8) for name in ([""] * len(images) if labels is None else labels)]
+    gap = 0.08  # which matplotlib leaves around a panel
+    layout: dict[str, Any] = {"height": height + gap, "aspect": (width + gap) / (height + gap)}
+    layout |= {"title_lines": canvas.most_lines(titles), "label_lines": canvas.most_lines(names)}
+    panels = canvas.new_axes(*shape, **layout) if axes is None else axes
     for row, panel in enumerate(panels[:, 0]):
         canvas.show(panel, shown[row], images.shape[-2:])
-        panel.set_ylabel("" if labels is None else labels[row], fontsize=8)
+        panel.set_ylabel(names[row], fontsize=8)
         for name, beside in zip(maps, panels[row, 1:], strict=True):
             draw_heat(beside, shown[row], maps[name][row])
-    for title, panel in zip(("image", *maps), panels[0], strict=True):
+    for title, panel in zip(titles, panels[0], strict=True):
         panel.set_title(title, fontsize=9)
     return panels
+
+
+def _panel_size(image: canvas.Picture) -> tuple[float, float]:
+    """Return how wide and high a panel for an image is, in inches: of the same area whatever its shape."""
+    height, width = canvas.to_array(image).shape[:2]
+    stretch = min(max(width / height, 1 / 3), 3.0) ** 0.5
+    return 1.32 * stretch, 1.32 / stretch
 
 
 def draw_heat(axes: matplotlib.axes.Axes, image: canvas.Picture, heat: Tensor) -> None:

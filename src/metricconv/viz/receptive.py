@@ -27,6 +27,8 @@ from ..ops import support_conv
 from ..supports import Grid, Support
 from . import canvas
 
+Point = Sequence[int] | NDArray[Any] | Tensor
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 _POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
@@ -35,7 +37,7 @@ _POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 def receptive_field(
     model: nn.Module,
     image: Tensor,
-    point: Sequence[int],
+    point: Point,
     layer: str | None = None,
     *,
     adaptive: bool = True,
@@ -87,7 +89,7 @@ def receptive_field(
 def plot_receptive_field(
     model: nn.Module,
     image: Tensor,
-    point: Sequence[int],
+    point: Point,
     layer: str | None = None,
     *,
     axes: matplotlib.axes.Axes | None = None,
@@ -179,19 +181,20 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _unit(reached: list[Tensor], point: Sequence[int], layer: str | None) -> Tensor:
+def _unit(reached: list[Tensor], point: Point, layer: str | None) -> Tensor:
     """Return the sum over channels of a layer's last output at one place."""
     if not reached or not isinstance(reached[-1], Tensor) or reached[-1].dim() != 4:
         raise ValueError(f"`layer` (={layer!r}) must give an output (B, C, H, W) when the model runs")
     output = reached[-1]
     size = tuple(output.shape[2:])
+    place = point.tolist() if isinstance(point, Tensor | np.ndarray) else point
     if not (
-        isinstance(point, Sequence)
-        and len(point) == 2
-        and all(_checks.is_whole(p) and 0 <= p < n for p, n in zip(point, size, strict=True))
+        isinstance(place, Sequence)
+        and len(place) == 2
+        and all(_checks.is_whole(p) and 0 <= p < n for p, n in zip(place, size, strict=True))
     ):
         raise ValueError(f"`point` (={point!r}) must be two whole numbers (y, x) in the layer's output of size {size}")
-    return output[0, :, point[0], point[1]].sum()
+    return output[0, :, place[0], place[1]].sum()
 
 
 def _contours(

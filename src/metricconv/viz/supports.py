@@ -51,15 +51,18 @@ def plot_supports(
     size = canvas.to_array(image).shape[:2]
     fields = {name: in_field(support, [point], size) for name, support in chosen.items()}
     balls = {name: unit_balls(chosen[name], where)[0] for name, (where, _) in fields.items()}
-    panels = list(canvas.new_axes(1, len(chosen), height=1.7)[0] if axes is None else axes)
-    if len(panels) != len(chosen):
-        raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(panels)}")
-    reach = margin + max(_reach(ball, fields[name][1]) for name, ball in balls.items())
-    y, x = point
+    if axes is not None and len(axes) != len(chosen):
+        raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(axes)}")
+    titles = {name: canvas.wrapped(name, 1.6 if axes is None else canvas.inches(axes[0])[0], 9) for name in chosen}
+    lines = canvas.most_lines(titles.values())
+    panels = list(canvas.new_axes(1, len(chosen), height=1.7, title_lines=lines)[0] if axes is None else axes)
+    kinds = {name: ball_kind(support, fitted="fitted") for name, support in chosen.items()}
+    reach = margin + max(_reach(ball, fields[name][1], kinds[name]) for name, ball in balls.items())
+    y, x = map(float, point)
     for panel, (name, ball) in zip(panels, balls.items(), strict=True):
         canvas.show(panel, image, size)
-        draw_ball(panel, ball, COLOURS[ball_kind(chosen[name], fitted="fitted")], fields[name][1], size=1.4)
-        panel.set_title(name, fontsize=9)
+        draw_ball(panel, ball, COLOURS[kinds[name]], fields[name][1], size=1.4)
+        panel.set_title(titles[name], fontsize=9)
         panel.set(xlim=(x - reach - 0.5, x + reach + 0.5), ylim=(y + reach + 0.5, y - reach - 0.5))
         panel.set_facecolor("0.85")
     return panels
@@ -95,7 +98,11 @@ def example_supports(
     }
 
 
-def _reach(ball: Ball, zoom: Tensor) -> float:
-    """Return how far a ball and its samples go from their pixel, in pixels of the image."""
-    points = ball.outline if ball.samples is None else torch.cat([ball.outline, ball.samples])
+def _reach(ball: Ball, zoom: Tensor, kind: str) -> float:
+    """Return how far a ball and its samples go from their pixel, in pixels of the image.
+
+    Of a fitted ball it is the samples alone: few samples, or such along a line, leave open how large it is.
+    """
+    parts = [ball.outline] if kind != "fitted" or ball.samples is None else []
+    points = torch.cat([*parts, *([] if ball.samples is None else [ball.samples])])
     return float(((points - torch.tensor(ball.pixel)) * zoom).abs().max())

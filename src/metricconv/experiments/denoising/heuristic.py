@@ -19,7 +19,9 @@ import skimage
 import torch
 from torch import Tensor
 
+from ... import _checks
 from ..._files import write_table
+from ..._interpolation import PADDING_MODES
 from ...filters import (
     box_filter,
     dilated_filter,
@@ -203,6 +205,7 @@ def tuned_methods(knobs: Mapping[str, Mapping[str, float]], padding_mode: str) -
 def run(output: Path, work: Path, name: str, clean: Tensor, config: Mapping[str, Any]) -> list[dict[str, object]]:
     """Denoise an image (H, W) by every filter; write ``heuristic.csv`` to ``output``, and the images to ``work``."""
     sigma, seed, padding_mode = config["sigma"], config["seed"], config["padding_mode"]
+    _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
     (noisy,) = add_noise(clean, sigma, seed)
     methods = [
         Method("noisy", "", lambda image: image, samples=1),
