@@ -13,12 +13,13 @@ from rich.text import Text
 from .. import stencils, viz
 from .._files import writing
 from .._images import to_field
+from .._knobs import spread
 from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_numbers
 from . import images, knobs
 from .console import console, results, say
 from .errors import UserError
-from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName, spread
+from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName
 
 PointsOption = Annotated[
     list[str] | None,

@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 
 from .. import filters
 from .._files import versions, write_table, writing
+from .._knobs import spread
 from ..experiments.photographs import psnr
 from ..viz import canvas
 from . import images, knobs
 from .console import console, results, say
 from .errors import UserError
-from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName, spread
+from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName
 from .picture import Picture, spatial_size
 
 # The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.

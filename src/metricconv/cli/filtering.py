@@ -18,10 +18,11 @@ from rich.progress import (
 )
 
 from .. import filters
+from .._knobs import spread
 from . import images
 from .console import console, say, say_error
 from .errors import UserError
-from .knobs import FileKnobs, FilterKnobs, spread
+from .knobs import FileKnobs, FilterKnobs
 from .mounts import load
 
 TileOption = Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.knobs import spread
+from ..._knobs import spread
 from ..errors import in_one_line
 from ..options import Accelerator, DataKnobs, Deterministic, Output, Strategy
 
