@@ -122,7 +122,7 @@ def test_a_picture_can_be_dropped_and_noise_added(page, tmp_path):
     before = source(page, "shown")
     page.set_input_files("#file input[type=file]", tmp_path / "small.png")
     changes(page, "shown", before)
-    page.wait_for_function("document.querySelector('#shown img').naturalWidth === 160")
+    page.wait_for_function("document.querySelector('#shown img').naturalWidth === 480")
     assert number(page, "pixel") == "29, 39"
     knob = page.locator("#noise input[type=range]")
     knob.click(position={"x": 0.4 * knob.bounding_box()["width"], "y": 4})
