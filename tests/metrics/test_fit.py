@@ -70,6 +70,78 @@ def test_a_shifted_grid_is_no_ball_and_leans_towards_the_shift():
     assert fit.residual.item() > 0.1
 
 
+def rim(kind: str) -> torch.Tensor:
+    """The outermost samples of a 5 × 5 grid, or of a polar ball with a radius of about 2: (P, 2)."""
+    if kind == "grid":
+        cells = torch.cartesian_prod(*2 * [torch.arange(-2.0, 3.0, dtype=torch.float64)])
+        return cells[cells.abs().amax(1) == 2]
+    stencil = mc.stencils.polar(5)
+    metric = randers(2, radius=2.0, asymmetry=0.6) if kind == "leaning ball" else mc.Riemannian.isotropic(2.0)
+    offsets = mc.TangentBall(metric, stencil).offsets().double()
+    return offsets[0, 0, stencil.radii == 1, :, 0, 0]
+
+
+def shifted(points: torch.Tensor, steps: int) -> torch.Tensor:
+    """The points (P, 2) seen by pixels up to ±4 px away along each axis: (1, 1, P, 2, steps, steps)."""
+    places = torch.linspace(-4, 4, steps, dtype=torch.float64)
+    return (points[..., None, None] + torch.stack(torch.meshgrid(places, places, indexing="ij")))[None, None]
+
+
+def residual_of_the_best_disc(y: torch.Tensor, largest_asymmetry: float) -> torch.Tensor:
+    """Search discs |z − c| ≤ R that hold the pixel, over log R and c/R, around the best one so far and ever closer."""
+    y = y[0, 0].flatten(2).movedim(2, 0)  # [N, P, 2]
+    length = torch.linalg.vector_norm(y, dim=2, keepdim=True)
+    nudges = torch.cartesian_prod(*3 * [torch.linspace(-1, 1, 7, dtype=y.dtype)])  # [343, 3]
+    best = torch.cat([length.mean(1).log(), torch.zeros_like(y[:, 0])], 1)
+    for width in (0.75**i for i in range(25)):
+        tried = best.unsqueeze(1) + width * nudges  # [N, 343, 3]
+        radius, lean = tried[..., :1].exp().mT, tried[..., 1:].mT  # [N, 1, 343], [N, 2, 343]
+        lean = lean * (largest_asymmetry / torch.linalg.vector_norm(lean, dim=1, keepdim=True)).clamp_max(1)
+        along = y / length @ lean
+        on_disc = radius * (along + (along.square() + 1 - lean.square().sum(1, keepdim=True)).sqrt())
+        residual, place = (length - on_disc).square().mean(1).sqrt().min(1)
+        best = tried[torch.arange(len(y)), place]
+    return residual
+
+
+@pytest.mark.parametrize("kind", ["grid", "polar ball", "leaning ball"])
+@pytest.mark.parametrize("eps_omega", [0.001, 0.05, 0.3])
+def test_the_ball_of_a_shifted_rim_reaches_less_than_three_times_as_far_as_its_samples(kind, eps_omega):
+    y = shifted(rim(kind), 33)
+    fit = fit_randers(y, 1.0, eps_omega=eps_omega)
+    angle = torch.linspace(0, 2 * torch.pi, 361, dtype=torch.float64)
+    outline = fit.metric.unit_vectors(torch.stack([angle.sin(), angle.cos()], 1))
+    reach, farthest = (torch.linalg.vector_norm(points, dim=3).amax(2) for points in (outline, y))
+    assert (reach < 3 * farthest).all()
+    assert_positive_and_finite(fit)
+
+
+@pytest.mark.parametrize("kind", ["grid", "polar ball"])
+@pytest.mark.parametrize("eps_omega", [0.001, 0.05, 0.3])
+def test_no_disc_explains_a_shifted_rim_better_than_its_ball(kind, eps_omega):
+    y = shifted(rim(kind), 16)  # none of the samples falls on the pixel, where it would have no direction
+    disc = residual_of_the_best_disc(y, 1 - eps_omega)
+    assert (fit_randers(y, 1.0, eps_omega=eps_omega).residual.flatten() <= disc + 1e-6).all()
+
+
+def test_a_pixel_near_the_rim_of_its_samples_has_no_needle_for_a_ball():
+    y = rim("grid") + torch.tensor([2.157, -1.544], dtype=torch.float64)
+    fit = fit_randers(y.view(1, 1, 16, 2, 1, 1), 1.0, eps_omega=0.05)
+    assert fit.residual.item() < 1.02  # that of the disc of radius 2.3 around (1.725, −1.235)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_samples_on_a_ball_prove_it_however_far_it_reaches_past_them(dtype):
+    metric = mc.Randers(
+        torch.tensor([0.25, 0.0, 0.25]).view(1, 1, 3, 1, 1), torch.tensor([0.0, 0.45]).view(1, 1, 2, 1, 1)
+    )
+    angle = torch.linspace(-1, 1, 12)
+    near = metric.unit_vectors(torch.stack([angle.sin(), angle.cos()], 1)).to(dtype)  # up to 1.35 px, of 20 px
+    fit = fit_randers(near)
+    torch.testing.assert_close(fit.metric.M.float(), metric.M, rtol=0, atol=1e-3)
+    torch.testing.assert_close(fit.metric.omega.float(), metric.omega, rtol=0, atol=1e-3)
+
+
 def test_random_displacements_have_a_residual_of_their_own_size():
     small, large = (fit_randers(mc.Deformable(size * torch.randn(1, 1, 25, 2, 6, 6), 5)) for size in (0.1, 1.0))
     assert 0.05 < small.residual.mean() < 0.1  # of 0.1 px along each ray, less what five numbers can absorb

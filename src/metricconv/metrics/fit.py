@@ -19,6 +19,13 @@ _PRIOR = 1e-12
 _SMALLEST_EIGENVALUE = 1e-3
 # The ball of a support without extent has this radius, in pixels.
 _SMALLEST_SIZE = 1e-3
+# Half an axis of a ball is at most this many times as long as its farthest sample is away, so that the ball reaches at
+# most twice as many times as far: in directions without a sample, the residual does not mind how far it reaches.
+_LONGEST_AXIS = 1.5
+# Samples this near to a ball, in units of their own size, prove it, however far it reaches past them.
+_EXACT = 1e-4
+# The discs to start from have up to this asymmetry, in so many steps: nearer to 1, refinements are slow.
+_LEAN, _LEANS = 0.9, 6
 # Samples fitted at once, which bounds memory to some 100 MB.
 _CHUNK_SAMPLES = 2**20
 
@@ -65,6 +72,10 @@ def fit_randers(
 
     solved by least squares; Levenberg–Marquardt steps then lessen the residual itself. With A > 0, M = A + ωωᵀ is a
     positive Randers metric whatever ω is: ‖ω‖²_{M⁻¹} = q/(1 + q) < 1 with q = ωᵀA⁻¹ω (Sherman–Morrison).
+
+    Where a pixel is near the rim of its samples or beyond, the solution is often no ball (A is not positive, or ω too
+    long), and a disc is refined instead. A ball reaches less than 3 times as far as its farthest z_j, unless the
+    samples lie on it.
 
     Args:
         offsets: (B, G, P, d, *out), in pixels and tensor-axis order, (y, x) in 2-D; or a support.
@@ -121,6 +132,36 @@ def _levels(
     return s.expand(samples)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Samples:
+    """What is fitted: N pixels with P samples each, in units of the samples' own size, in which a round ball has A = I.
+
+    Args:
+        u: (N, P, d), the directions.
+        squares: (N, P, d(d+1)/2), with which uᵀAu = squares · A.
+        length: (N, P), |y|.
+        reach: (N, P), |z|; 0 where a sample tells nothing.
+        tells: (N, P), whether a sample has a direction and a level.
+        levels: (P,).
+    """
+
+    u: Tensor
+    squares: Tensor
+    length: Tensor
+    reach: Tensor
+    tells: Tensor
+    levels: Tensor
+
+    @property
+    def dim(self) -> int:
+        return self.u.shape[-1]
+
+    def at(self, pixels: Tensor) -> "_Samples":
+        """Return the samples of some pixels."""
+        u, squares, length = self.u[pixels], self.squares[pixels], self.length[pixels]
+        return _Samples(u, squares, length, self.reach[pixels], self.tells[pixels], self.levels)
+
+
 def _fit(y: Tensor, s: Tensor, eps_omega: float, refinements: int) -> tuple[Tensor, Tensor, Tensor]:
     """Fit samples y (N, P, d) of levels s (P,): A, packed (N, d(d+1)/2), ω (N, d) and the residual (N,)."""
     dim = y.shape[-1]
@@ -128,63 +169,155 @@ def _fit(y: Tensor, s: Tensor, eps_omega: float, refinements: int) -> tuple[Tens
     last_axis = torch.eye(dim, dtype=y.dtype, device=y.device)[-1]
     u = torch.where((length > 0).unsqueeze(-1), y / torch.where(length > 0, length, 1).unsqueeze(-1), last_axis)
     tells = (length > 0) & (s > 0)
-    reach = torch.where(tells, length / torch.where(s > 0, s, 1), 0)  # |z|
-    # From here on in units of the samples' own size, in which a round ball has A = I.
-    size = (reach.square().sum(-1) / tells.sum(-1).clamp_min(1)).sqrt().clamp_min(_SMALLEST_SIZE)
-    length, reach = length / size.unsqueeze(-1), reach / size.unsqueeze(-1)
+    reach = torch.where(tells, length / torch.where(s > 0, s, 1), 0)
+    size = (reach.square().sum(-1) / tells.sum(-1).clamp_min(1)).sqrt().clamp_min(_SMALLEST_SIZE).unsqueeze(-1)
     pairs = _symmetric.pairs(dim)
-    squares = torch.stack([(1 if i == j else 2) * u[..., i] * u[..., j] for i, j in pairs], -1)  # uᵀAu = squares · A
+    squares = torch.stack([(1 if i == j else 2) * u[..., i] * u[..., j] for i, j in pairs], -1)
+    samples = _Samples(u, squares, length / size, reach / size, tells, s)
+    # The unknowns, A and ω, are one vector p (N, n).
+    p, longest = _start(samples, eps_omega)
+    p, distance = _refine(p, samples, eps_omega, longest, refinements)
+    A, omega = p.split((len(pairs), dim), -1)
+    residual = distance.square().mean(-1, keepdim=True).sqrt() * size
+    return A / size.square(), omega / size, residual.squeeze(-1)
 
-    # The unknowns, A and ω, are one vector p (N, n). Times |y|, an algebraic error is about a distance.
-    weight = length * tells
-    rows = torch.cat([reach.unsqueeze(-1) * squares, 2 * u], -1) * (reach * weight).unsqueeze(-1)  # [N, P, n]
-    round_ball = torch.tensor([float(i == j) for i, j in pairs] + [0.0] * dim, dtype=y.dtype, device=y.device)
-    p = _project(round_ball + _least_squares(rows, weight - rows @ round_ball, 0 * size), dim, eps_omega)
 
-    distance, slope = _distance(p, squares, u, length, s)
-    damping = torch.full_like(size, 1e-2)
+def _start(samples: _Samples, eps_omega: float) -> tuple[Tensor, Tensor]:
+    """Return the p (N, n) to refine, and how long a half axis of each ball may be (N,).
+
+    It is the algebraic solution where that is a ball. Where it is none, the ball made of it is often a needle that no
+    step leaves, and a disc the better start.
+    """
+    algebraic = _algebraic(samples)
+    p = _project(algebraic, samples.dim, eps_omega, torch.full_like(algebraic[:, 0], torch.inf))
+    distance, _ = _distance(p, samples)
+    counts = samples.levels > 0  # also on the pixel, where no ball ends
+    exact = (distance * counts).square().sum(-1) <= _EXACT**2 * counts.sum()
+    longest = torch.where(exact, torch.inf, _LONGEST_AXIS * samples.reach.amax(-1).clamp_min(1))
+    moved = (_project(algebraic, samples.dim, eps_omega, longest) - algebraic).abs().amax(-1)
+    no_ball = ~exact & (moved > 1e-9 * algebraic.abs().amax(-1))
+    if no_ball.any():
+        disc = _disc(samples.at(no_ball), eps_omega)
+        p[no_ball] = _project(disc, samples.dim, eps_omega, longest[no_ball])
+    return p, longest
+
+
+def _refine(p: Tensor, samples: _Samples, eps_omega: float, longest: Tensor, refinements: int) -> tuple[Tensor, Tensor]:
+    """Take Levenberg–Marquardt steps that lessen the residual: p and the distances (N, P)."""
+    distance, slope = _distance(p, samples)
+    damping = torch.full_like(longest, 1e-2)
     for _ in range(refinements):
-        step = _least_squares(slope * tells.unsqueeze(-1), distance, damping)
-        tried = _project(p - step, dim, eps_omega)
-        tried_distance, tried_slope = _distance(tried, squares, u, length, s)
-        better = ((tried_distance.square() - distance.square()) * tells).sum(-1) < 0
+        wall = _outward(p, samples.dim, eps_omega)  # along which a step may go, as through it would be undone
+        step = _least_squares(slope * samples.tells.unsqueeze(-1), distance, damping, wall)
+        tried = _project(p - step, samples.dim, eps_omega, longest)
+        tried_distance, tried_slope = _distance(tried, samples)
+        better = ((tried_distance.square() - distance.square()) * samples.tells).sum(-1) < 0
         p = torch.where(better.view(-1, 1), tried, p)
         distance = torch.where(better.view(-1, 1), tried_distance, distance)
         slope = torch.where(better.view(-1, 1, 1), tried_slope, slope)
         damping = torch.where(better, damping / 5, damping * 5)
-
-    A, omega = p.split((len(pairs), dim), -1)
-    residual = distance.square().mean(-1).sqrt() * size
-    return A / size.square().unsqueeze(-1), omega / size.unsqueeze(-1), residual
+    return p, distance
 
 
-def _least_squares(rows: Tensor, target: Tensor, damping: Tensor) -> Tensor:
-    """Return the x (N, n) for which rows·x is nearest to the target, held towards 0 by the damping and the prior."""
+def _round(dim: int, like: Tensor) -> Tensor:
+    """Return the p (n,) of the round ball around the pixel, A = I and ω = 0."""
+    return like.new_tensor([float(i == j) for i, j in _symmetric.pairs(dim)] + [0.0] * dim)
+
+
+def _algebraic(samples: _Samples) -> Tensor:
+    """Solve zᵀAz + 2ωᵀz = 1, which may give no ball. Times |y|, an algebraic error is about a distance."""
+    u, reach = samples.u, samples.reach
+    weight = samples.length * samples.tells
+    rows = torch.cat([reach.unsqueeze(-1) * samples.squares, 2 * u], -1) * (reach * weight).unsqueeze(-1)  # [N, P, n]
+    round_ball = _round(samples.dim, u)
+    return round_ball + _least_squares(rows, weight - rows @ round_ball, torch.zeros_like(reach[:, 0]))
+
+
+def _disc(samples: _Samples, eps_omega: float) -> Tensor:
+    """Return the p (N, n) of the best of some discs, which lean towards the samples' mean or the farthest of them.
+
+    A disc of radius R around aRv, |v| = 1, ends at Rρ(u) with ρ = a uᵀv + √(1 − a² + (a uᵀv)²), so that the best R is
+    known. It has A = I/(R²(1 − a²)), ω = −aRA v and the asymmetry a.
+    """
+    u, z = samples.u, samples.u * samples.reach.unsqueeze(-1)
+    farthest = samples.reach.argmax(-1).view(-1, 1, 1).expand(-1, 1, samples.dim)
+    v = torch.nn.functional.normalize(torch.cat([z.sum(-2, keepdim=True), z.gather(-2, farthest)], -2), dim=-1)
+    a = torch.linspace(0, min(1 - eps_omega, _LEAN), _LEANS, dtype=u.dtype, device=u.device)
+    centre = (v.unsqueeze(-2) * a.unsqueeze(-1)).flatten(1, 2)  # av: [N, discs, d]
+    depth = 1 - centre.square().sum(-1)  # 1 − a²: [N, discs]
+    lean = u @ centre.mT  # [N, P, discs]
+    rho = (lean + (depth.unsqueeze(-2) + lean.square()).sqrt()) * (samples.tells * samples.levels).unsqueeze(-1)
+    length = (samples.length * samples.tells).unsqueeze(-1)
+    radius = (rho * length).sum(-2) / rho.square().sum(-2).clamp_min(1e-30)  # [N, discs]
+    error = (length - rho * radius.unsqueeze(-2)).square().sum(-2)
+    best = torch.arange(len(u), device=u.device), error.argmin(-1)
+    radius = radius[best].clamp_min(_SMALLEST_SIZE).unsqueeze(-1)
+    depth, centre = depth[best].unsqueeze(-1), centre[best]
+    return torch.cat([_round(samples.dim, u)[: -samples.dim] / radius.square(), -centre / radius], -1) / depth
+
+
+def _least_squares(rows: Tensor, target: Tensor, damping: Tensor, wall: Tensor | None = None) -> Tensor:
+    """Return the x (N, n) for which rows·x is nearest to the target, held towards 0 by the damping and the prior.
+
+    With a wall (N, n), among those with wall·x ≥ 0.
+    """
     normal = rows.mT @ rows
     scale = normal.diagonal(dim1=-2, dim2=-1)
     held = damping.unsqueeze(-1) * scale + (_PRIOR * scale.mean(-1, keepdim=True)).clamp_min(1e-30)
-    return torch.linalg.solve(normal + torch.diag_embed(held), (target.unsqueeze(-2) @ rows).squeeze(-2))
+    sides = (target.unsqueeze(-2) @ rows).mT  # [N, n, 1]
+    sides = sides if wall is None else torch.cat([sides, wall.unsqueeze(-1)], -1)
+    x, *push = torch.linalg.solve(normal + torch.diag_embed(held), sides).unbind(-1)
+    if wall is None:
+        return x
+    short = -(wall * x).sum(-1, keepdim=True).clamp_max(0)
+    return x + push[0] * (short / (wall * push[0]).sum(-1, keepdim=True).clamp_min(1e-30))
 
 
-def _project(p: Tensor, dim: int, eps_omega: float) -> Tensor:
-    """Raise the eigenvalues of A to the floor, and shorten ω to ‖ω‖_{M⁻¹} ≤ 1 − ε_ω."""
+def _outward(p: Tensor, dim: int, eps_omega: float) -> Tensor:
+    """Return, where ω is as long as it may be, the derivative by p of q = ωᵀA⁻¹ω, and 0 elsewhere: (N, n)."""
     pairs = _symmetric.pairs(dim)
-    places = [[pairs.index((min(i, j), max(i, j))) for j in range(dim)] for i in range(dim)]
-    values, vectors = torch.linalg.eigh(p[:, places])
-    values = values.clamp_min(_SMALLEST_EIGENVALUE).unsqueeze(-2)
-    A = (vectors * values) @ vectors.mT
     omega = p[:, len(pairs) :]
-    q = ((omega.unsqueeze(-2) @ vectors).square() / values).sum(-1)  # ωᵀA⁻¹ω
-    largest = (1 - eps_omega) ** 2 / (1 - (1 - eps_omega) ** 2)
+    centre = -torch.linalg.solve(_matrix(p, dim), omega)  # of the ball
+    q = -(centre * omega).sum(-1, keepdim=True)
+    products = [(1 if i == j else 2) * centre[:, i] * centre[:, j] for i, j in pairs]
+    slope = -torch.cat([torch.stack(products, -1), 2 * centre], -1)
+    return torch.where(q > (1 - 1e-6) * _largest_q(eps_omega), slope, 0)
+
+
+def _largest_q(eps_omega: float) -> float:
+    """Return ωᵀA⁻¹ω of ‖ω‖_{M⁻¹} = 1 − ε_ω."""
+    return (1 - eps_omega) ** 2 / (1 - (1 - eps_omega) ** 2)
+
+
+def _matrix(p: Tensor, dim: int) -> Tensor:
+    """Return A (N, d, d)."""
+    pairs = _symmetric.pairs(dim)
+    return p[:, [[pairs.index((min(i, j), max(i, j))) for j in range(dim)] for i in range(dim)]]
+
+
+def _project(p: Tensor, dim: int, eps_omega: float, longest: Tensor) -> Tensor:
+    """Return the p of a ball: A > 0, ‖ω‖_{M⁻¹} ≤ 1 − ε_ω, and no half axis longer than the longest (N,)."""
+    pairs = _symmetric.pairs(dim)
+    values, vectors = torch.linalg.eigh(_matrix(p, dim))
+    values = values.clamp_min(_SMALLEST_EIGENVALUE)
+    omega = (p[:, None, len(pairs) :] @ vectors).squeeze(-2)  # along A's axes
+    q = (omega.square() / values).sum(-1, keepdim=True)  # ωᵀA⁻¹ω
+    largest = _largest_q(eps_omega)
     omega = omega * (largest / q.clamp_min(largest)).sqrt()
+    # The ball is an ellipsoid with half axes √((1 + q)/λ). Squeezed along one of them, it keeps q and so its asymmetry.
+    half_axes = ((1 + q.clamp_max(largest)) / values).sqrt()
+    squeeze = (half_axes / longest.unsqueeze(-1)).clamp_min(1)
+    A = (vectors * (values * squeeze.square()).unsqueeze(-2)) @ vectors.mT
+    omega = (vectors @ (omega * squeeze).unsqueeze(-1)).squeeze(-1)
     return torch.cat([torch.stack([A[:, i, j] for i, j in pairs], -1), omega], -1)
 
 
-def _distance(p: Tensor, squares: Tensor, u: Tensor, length: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+def _distance(p: Tensor, samples: _Samples) -> tuple[Tensor, Tensor]:
     """Return how far samples lie beyond the ball, |y| − s/F(u), and the derivative by p: (N, P) and (N, P, n)."""
+    u, squares, s = samples.u, samples.squares, samples.levels
     A, omega = p.split((squares.shape[-1], u.shape[-1]), -1)
     drift = (u @ omega.unsqueeze(-1)).squeeze(-1)
     root = ((squares @ A.unsqueeze(-1)).squeeze(-1) + drift.square()).sqrt()  # ‖u‖_M
     norm = root + drift
     slope = torch.cat([squares / 2, u * norm.unsqueeze(-1)], -1) / root.unsqueeze(-1)  # of F(u)
-    return length - s / norm, slope * (s / norm.square()).unsqueeze(-1)
+    return samples.length - s / norm, slope * (s / norm.square()).unsqueeze(-1)
