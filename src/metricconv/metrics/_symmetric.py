@@ -76,8 +76,8 @@ def dot(covector: Tensor, vector: Tensor) -> Tensor:
 
 def outer(vector: Tensor) -> Tensor:
     """Return v vᵀ, packed."""
-    v = vector.unbind(2)
-    return torch.stack([v[i] * v[j] for i, j in pairs(len(v))], 2)
+    v = vector.split(1, 2)  # by unbind, torch 2.13 could not compile training on a halved grid of any size
+    return torch.cat([v[i] * v[j] for i, j in pairs(len(v))], 2)
 
 
 def identity(like: Tensor) -> Tensor:
