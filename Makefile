@@ -20,9 +20,10 @@ help:
 demo: install-images
 	$(BIN)/python -m metricconv.experiments.demo
 
-# One thread per process: two test processes with a thread pool each would fight over the cores.
+# One thread per process: two test processes with a thread pool each would fight over the cores. A process that has done
+# its share takes from the other's, as some tests take a minute and most none.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: install-test
 	$(BIN)/ruff check .

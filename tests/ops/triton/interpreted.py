@@ -56,7 +56,9 @@ CHANNELS = {
     "geodesic on one pixel": Case(kind="geodesic", size=(1, 1), kernel=(1, 3), padding=(0, 1)),
     "far": Case(radius=1000.0, mode="circular", kernel=(1, 3)),
     "far past the border": Case(radius=1000.0, mode="border", channels=(16, 16), size=(9, 9), batch=1),
-    "a long way from the first pixel": Case(kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 3), batch=1),
+    "a long way from the first pixel": Case(
+        kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 3), stride=(1, 61), batch=1
+    ),
     "one pixel": Case(size=(1, 1), mode="reflect", kernel=(1, 3)),
     "one dimension": Case(size=(7,), kernel=(3,), modulated=True),
     "one dimension, deformable": Case(kind="deformable", size=(7,), kernel=(3,), mode="border"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-SHARDS = 4  # processes that a parallel run can share out
+SHARDS = 8  # processes that a parallel run can share out
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
