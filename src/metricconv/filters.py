@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from . import _checks, _images, _interpolation
+from . import _checks, _images, _interpolation, stencils
 from .metrics import Metric, check_positive, edge_metric, gradient_metric, smoothed, structure_metric
 from .metrics.flow import metric_padding
 from .ops import support_conv
-from .stencils import STENCILS, Stencil
+from .stencils import Stencil
 from .supports import Deformable, GeodesicBall, Grid, Support, TangentBall
 from .supports.geodesic import sight
 from .supports.tangent_ball import farthest_sample
@@ -255,21 +255,14 @@ def _balls(
     padding_mode: str,
 ) -> Callable[[Tensor], Ball]:
     """Return how an image becomes the balls of its metric."""
-    if isinstance(stencil, str):
-        _checks.one_of(stencil, STENCILS, "stencil")
-        if stencil == "polar":
-            samples = _checks.whole(samples, "samples", minimum=2)
-        else:
-            samples = _checks.odd(samples, "samples")
-    elif not isinstance(stencil, Stencil):
-        raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
+    stencil_of = stencils.chosen(stencil, samples)
     if isinstance(metric, str):
         _checks.one_of(metric, METRICS, "metric")
     elif not isinstance(metric, Metric) and not callable(metric):
         raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
 
     def balls(x: Tensor) -> Ball:
-        reference = STENCILS[stencil](samples, x.dim() - 2) if isinstance(stencil, str) else stencil
+        reference = stencil_of(x.dim() - 2)
         if isinstance(metric, Metric):
             field = metric
         elif isinstance(metric, str):

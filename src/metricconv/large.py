@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import _checks, _images, filters
+from . import _checks, _images, filters, stencils
 from ._interpolation import PADDING_MODES
 from .filters import METRICS
 from .metrics import Metric, edge_metric, gradient_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
-from .stencils import STENCILS, Stencil
+from .stencils import Stencil
 from .supports.geodesic import sight
 
 Tile = NDArray[Any]
@@ -215,17 +215,9 @@ def _read_balls(
 ) -> tuple[_Reading, float]:
     """Return how the metric is read off any part of the image, and how far the farthest sample of any ball lies."""
     _check(image, channel_axis, padding_mode)
-    if isinstance(stencil, str):
-        make = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")]
-        if stencil == "polar":
-            samples = _checks.whole(samples, "samples", minimum=2)
-        else:
-            samples = _checks.odd(samples, "samples")
-        stencil = make(samples, image.ndim - (channel_axis is not None))
-    elif not isinstance(stencil, Stencil):
-        raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
+    reference = stencils.chosen(stencil, samples)(image.ndim - (channel_axis is not None))
     read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
-    return read, read.largest_ball(image, channel_axis) * float(stencil.radii.max())
+    return read, read.largest_ball(image, channel_axis) * float(reference.radii.max())
 
 
 def _filtered(

@@ -141,6 +141,17 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
 STENCILS: dict[str, Callable[[int, int], Stencil]] = {"polar": polar, "onion": onion, "square_onion": square_onion}
 
 
+def chosen(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
+    """Return how a number of dimensions becomes a stencil: the one of a name, samples^d, or the one that is given."""
+    if isinstance(stencil, Stencil):
+        return lambda dim: stencil
+    if not isinstance(stencil, str):
+        raise TypeError(f"`stencil` must be a name or a Stencil, got {type(stencil).__name__}")
+    make = STENCILS[_checks.one_of(stencil, STENCILS, "stencil")]
+    k = _checks.whole(samples, "samples", minimum=2) if stencil == "polar" else _checks.odd(samples, "samples")
+    return lambda dim: make(k, dim)
+
+
 def _halves(kernel_size: int | Sequence[int], dim: int, name: str) -> tuple[int, ...]:
     sizes = _checks.tuple_of(kernel_size, dim, name, minimum=1)
     if any(k % 2 == 0 for k in sizes):

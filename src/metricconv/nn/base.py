@@ -18,11 +18,8 @@ from .head import Head
 
 INITS = ("identity", "paper")
 LAZY = "it is lazy and has no weights yet"
-# What an adaptive convolution takes over from the ordinary one that it replaces.
-_TAKEN_OVER = (
-    *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias"),
-    *("device", "dtype"),
-)
+# What an adaptive convolution takes over from the ordinary one that it replaces; past the border it may look otherwise.
+_TAKEN_OVER = set(inspect.signature(nn.Conv2d).parameters) - {"padding_mode"}
 
 
 class AdaptiveConv(nn.Module, ABC):
@@ -218,8 +215,9 @@ class AdaptiveConv(nn.Module, ABC):
         expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
         if not isinstance(conv, expected):
             raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
-        for name in geometry.keys() & _TAKEN_OVER:
-            raise TypeError(f"`{name}` (={geometry[name]!r}) is taken from `conv` and cannot be given")
+        taken = next((name for name in geometry if name in _TAKEN_OVER), None)
+        if taken is not None:
+            raise TypeError(f"`{taken}` (={geometry[taken]!r}) is taken from `conv` and cannot be given")
         if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
             raise ValueError(f"`conv` cannot be replaced: {LAZY}")
         if not isinstance(conv.weight, nn.Parameter):

@@ -42,6 +42,7 @@ class Rays:
         >>> len(Rays.of(stencils.polar(11)).vectors), len(Rays.of(stencils.onion(11)).vectors)
         (11, 80)
         """
+        _checks.instance_of(stencil, Stencil, "stencil")
         radii = stencil.radii.tolist()
         # Directions are unit vectors, so that equal ones differ by rounding only, of float32 at worst.
         keys = [tuple(round(1e6 * x) for x in u) for u in stencil.directions.tolist()]
@@ -106,8 +107,6 @@ class GeodesicBall(Support):
         padding_mode: str = "border",
     ) -> None:
         _checks.instance_of(metric, Metric, "metric")
-        if not isinstance(stencil, Rays):
-            _checks.instance_of(stencil, Stencil, "stencil")
         self.rays = stencil if isinstance(stencil, Rays) else Rays.of(stencil)
         self.metric, self.stencil = metric, self.rays.stencil
         dim = self.stencil.dim

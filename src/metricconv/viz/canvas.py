@@ -11,6 +11,8 @@ from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import _checks
+
 # Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
 ORANGE, SKY, GREEN, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#D55E00"
 # How high a line of a title is, in inches.
@@ -159,8 +161,6 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
 
 def index(value: int, count: int, name: str) -> int:
     """Return which of ``count`` is meant; a single one stands for all."""
-    if count == 1 and value >= 0:
-        return 0
-    if not 0 <= value < count:
-        raise ValueError(f"`{name}` (={value}) must be at least 0 and less than {count}")
-    return value
+    if not _checks.is_whole(value) or value < 0 or 1 < count <= value:
+        raise ValueError(f"`{name}` (={value!r}) must be at least 0 and less than {count}")
+    return min(int(value), count - 1)
