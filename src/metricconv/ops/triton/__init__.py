@@ -109,9 +109,9 @@ def _convolve(
     x, weight, modulation = problem.input, problem.weight, problem.modulation
     support, dim = problem.support, problem.support.dim
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
-    fields = {name: t.to(x.device).expand(batch, groups, *t.shape[2:-dim], *out) for name, t in fields.items()}
+    fields = {name: _over(t.to(x.device), (batch, groups, *t.shape[2:-dim], *out)) for name, t in fields.items()}
     if modulation is not None:
-        modulation = modulation.expand(batch, groups, -1, *out)
+        modulation = _over(modulation, (batch, groups, modulation.shape[2], *out))
     numbers: dict[str, Any] = {
         "kernel_size": support.kernel_size,
         "spacing": spacing,
@@ -141,6 +141,11 @@ def _convolve(
         channels_last,
     )
     return y.squeeze(2) if dim == 1 else y
+
+
+def _over(field: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return a field at all pixels, no view of it where it is there already: views cost time, back too."""
+    return field if field.shape == size else field.expand(size)
 
 
 def _no_geodesics(ball: GeodesicBall) -> str | None:

@@ -63,7 +63,7 @@ def _image(call: Call, grad: Tensor, window: str, moves: bool) -> tuple[Tensor, 
     result, moved = _empty_image(call), []
     in_place = window == "image" or call.x.dtype == torch.float32
     at_a_time = call.once("images", lambda: tiles.images_at_a_time(call.shape(), call.channels()))
-    for some, part in call.parts(len(call.x) if in_place else at_a_time):
+    for some, part in call.parts(call.x.shape[0] if in_place else at_a_time):
         sums = Sums(part, grad[some], window, result[some])
         moved.append(_scatter(part, grad[some], window, sums, moves))
         sums.settle()
@@ -89,13 +89,13 @@ def _by_columns(call: Call, grad: Tensor, needs: Sequence[bool], step: int) -> l
     """
     needs_x, needs_weight, *needs_geometry = needs
     moves, outs, (window, _) = any(needs_geometry), call.weight.shape[0], _window(call)
-    weight = call.taps().flatten(1)
+    weight = call.taps_matrix()
     x, to_weight = _empty_image(call) if needs_x else None, None
     moved: list[tuple[Tensor | None, ...]] = []
     for some, part in call.parts(step):
         upstream = grad[some]
         gy = upstream.permute(0, 2, 3, 1).reshape(-1, outs)
-        columns = gy @ weight if needs_x or moves else gy.new_empty(len(gy), weight.shape[1])
+        columns = gy @ weight if needs_x or moves else gy.new_empty(gy.shape[0], weight.shape[1])
         sums = None if x is None else Sums(part, upstream, window, x[some])
         if sums is not None and window == "patch":
             _scatter(part, upstream, window, sums, False, columns)
@@ -121,5 +121,4 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 def _empty_image(call: Call) -> Tensor:
     """Return (B, C, H, W), channels last, not yet written."""
-    batch, channels, height, width = call.x.shape
-    return call.x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+    return torch.empty(call.x.shape, dtype=call.x.dtype, device=call.x.device, memory_format=torch.channels_last)

@@ -109,7 +109,7 @@ class Call:
 
     def parts(self, most: int) -> Iterator[tuple[slice, "Call"]]:
         """Cut the call into runs of about as many images each, ``most`` at most; yield which, and the call for them."""
-        batch = len(self.x)
+        batch = self.x.shape[0]
         if most >= batch:
             yield slice(None), self
             return
@@ -118,13 +118,13 @@ class Call:
             some, part = slice(start, start + step), copy.copy(self)
             fields = {name: getattr(self, name) for name in ("x", "modulation", "field", "drift")}
             part.__dict__.update({name: t[some] for name, t in fields.items() if t is not None})
-            part.__dict__["memory"] = self.memory.setdefault(("part", len(part.x)), {})  # known from its length
+            part.__dict__["memory"] = self.memory.setdefault(("part", part.x.shape[0]), {})  # known from its length
             yield some, part
 
     def tensors(self) -> dict[str, Tensor | None]:
         """Return the tensors that every kernel takes."""
         return {
-            "x": self.x.permute(0, 2, 3, 1).contiguous(),
+            "x": self.x.contiguous(memory_format=torch.channels_last),
             "modulation": self.modulation,
             "field": self.field,
             "drift": self.drift,
@@ -132,8 +132,12 @@ class Call:
         }
 
     def taps(self) -> Tensor:
-        """Return the weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
+        """Return the weights as kernels read them, channels last in the image's dtype."""
         return by_tap(self.weight, self.x.dtype)
+
+    def taps_matrix(self) -> Tensor:
+        """Return them as a matrix, (C_out, P·C/groups)."""
+        return self.taps().permute(0, 2, 3, 1).flatten(1)
 
     def numbers(self, how: str) -> dict[str, Any]:
         """Return the other arguments that every kernel takes."""
@@ -176,11 +180,10 @@ def empty_output(x: Tensor, channels: int, size: tuple[int, ...], channels_last:
 
 
 def by_tap(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return weights as kernels read them, (C_out, k_h, k_w, C/groups) in the image's dtype."""
-    weight = weight.permute(0, 2, 3, 1)
-    if weight.dtype == dtype and weight.is_contiguous():
-        return weight
-    return torch.empty(weight.shape, dtype=dtype, device=weight.device).copy_(weight)
+    """Return weights as kernels read them, channels last in the image's dtype."""
+    if weight.dtype == dtype:
+        return weight.contiguous(memory_format=torch.channels_last)
+    return weight.to(dtype, memory_format=torch.channels_last)
 
 
 def wide_product(a: Tensor, b: Tensor) -> Tensor:

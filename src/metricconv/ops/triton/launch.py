@@ -54,10 +54,10 @@ def _contract(call: Call, bias: Tensor | None, out: Tensor, channels_last: bool)
 
 def _contract_columns(call: Call, bias: Tensor | None, out: Tensor, images: int) -> None:
     """Write y, channels last, as a product of the samples of some images (B·out, P·C) and the weights (P·C, C_out)."""
-    weight = call.taps().flatten(1).T
+    weight = call.taps_matrix().T
     for some, part in call.parts(images):
         y = out[some].permute(0, 2, 3, 1).flatten(0, 2)
-        columns = y.new_empty(len(y), len(weight))
+        columns = y.new_empty(y.shape[0], weight.shape[0])
         launch = part.once("keep", functools.partial(_plan_forward, part, out, False, "keep"))
         launch(**part.tensors(), weight=None, bias=None, out=columns)
         if bias is None:
@@ -99,18 +99,17 @@ class Sums:
     """
 
     def __init__(self, call: Call, grad: Tensor, window: str, into: Tensor) -> None:
-        self.into = into.permute(0, 2, 3, 1)
-        self.how, self.scale = "add", None
+        self.into, self.how, self.scale = into, "add", None
         self.strays: Tensor | None = None  # which tiles have samples that left their window
         if window == "image":
-            self.how, self.sums = "store", self.into
+            self.how, self.sums = "store", into
         elif deterministic():
             self.how, self.scale = "fixed", _fixed_point_scale(call, grad)
-            self.sums = torch.zeros_like(self.into, dtype=torch.int64)
+            self.sums = torch.zeros_like(into, dtype=torch.int64)
         elif into.dtype == torch.float32:
-            self.sums = self.into.zero_()
+            self.sums = into.zero_()
         else:
-            self.sums = torch.zeros_like(self.into, dtype=torch.float32)
+            self.sums = torch.zeros_like(into, dtype=torch.float32)
 
     def settle(self) -> None:
         """Put what was summed in its place."""
@@ -221,7 +220,7 @@ def launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tenso
     sums = new((1 if adds else parts, outs, *kernel, ins_per_group), dtype=torch.float32, device=call.x.device)
     moved = _Room(call, writers).make()
     launch(**call.tensors(), grad_out=grad, weight=call.taps(), grad_weight=sums, **moved)
-    total = sums[0] if len(sums) == 1 else sums.sum(0)
+    total = sums[0] if sums.shape[0] == 1 else sums.sum(0)
     return total.permute(0, 3, 1, 2), tuple(map(_total, moved.values()))
 
 

@@ -32,7 +32,7 @@ _backward_operator = torch.ops.metricconv.support_conv_backward.default
 
 def _prepare(x: Tensor, weight: Tensor, *others: Any) -> tuple[Any, ...]:
     """Return the arguments with the weights as kernels read them, once for the forward and the backward pass."""
-    return x, by_tap(weight, x.dtype).permute(0, 3, 1, 2), *others
+    return x, by_tap(weight, x.dtype), *others
 
 
 def _forward(*args: Any) -> Tensor:
@@ -52,7 +52,7 @@ def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
     call = Call(*fields)
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
-    grad = grad.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    grad = grad.contiguous(memory_format=torch.channels_last)
     found = backward(call, grad, needs)
     if found[2] is not None and call.modulation is not None:
         found[2] = found[2].to(call.modulation.dtype)

@@ -59,7 +59,7 @@ def _on_tensor_cores(dtype: torch.dtype) -> bool:
 
 def _columns(weight: Tensor) -> int:
     """Return how many products there are at a pixel, rounded up."""
-    return math.ceil(len(weight) * math.prod(weight.shape[2:]) / _ALIGNED) * _ALIGNED
+    return math.ceil(weight.shape[0] * math.prod(weight.shape[2:]) / _ALIGNED) * _ALIGNED
 
 
 @triton.jit
@@ -123,9 +123,10 @@ class _Narrow(torch.autograd.Function):
         """Return (B, n, *out) in the image's dtype."""
         table = x.new_zeros(_columns(weight), x.shape[1])
         _by_tap(table, weight).copy_(weight.permute(0, 2, 3, 1))
-        out = torch.empty((len(x), len(weight), *grid.size), dtype=x.dtype, device=x.device)
+        images, numbers = x.shape[0], weight.shape[0]
+        out = torch.empty((images, numbers, *grid.size), dtype=x.dtype, device=x.device)
         with on_device(x):
-            launch, _ = _launches(grid, len(x), len(weight), len(table))
+            launch, _ = _launches(grid, images, numbers, table.shape[0])
             launch(products=_rows(x) @ table.T, bias=bias, out=out)
         ctx.save_for_backward(x, weight, table)
         ctx.grid, ctx.bias_dtype = grid, bias.dtype
@@ -141,15 +142,15 @@ class _Narrow(torch.autograd.Function):
             of_x, of_weight = _differentiable(ctx.grid, grad, x, weight, [needs_x, needs_weight, False])
             return of_x, of_weight, grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if needs_bias else None, None
         with on_device(x):
-            _, launch = _launches(ctx.grid, len(x), len(weight), len(table))
-            products = x.new_empty(x.numel() // x.shape[1], len(table))
+            _, launch = _launches(ctx.grid, x.shape[0], weight.shape[0], table.shape[0])
+            products = x.new_empty(x.numel() // x.shape[1], table.shape[0])
             if needs_bias and launch.numbers["WHOLE"] is not None:
-                sums = torch.zeros(len(weight), dtype=torch.float32, device=x.device)
+                sums = torch.zeros(weight.shape[0], dtype=torch.float32, device=x.device)
             launch(grad=grad.contiguous(), products=products, sums=sums)
             if needs_bias:
                 of_bias = grad.sum((0, 2, 3), dtype=ctx.bias_dtype) if sums is None else sums.to(ctx.bias_dtype)
             if needs_x:
-                of_x = (products @ table).unflatten(0, (len(x), *x.shape[2:])).permute(0, 3, 1, 2)
+                of_x = (products @ table).unflatten(0, (x.shape[0], *x.shape[2:])).permute(0, 3, 1, 2)
             if needs_weight:
                 of_weight = _by_tap(wide_product(products.T, _rows(x)), weight).permute(0, 3, 1, 2).to(weight.dtype)
         return of_x, of_weight, of_bias, None
