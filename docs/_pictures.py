@@ -62,7 +62,7 @@ def main() -> None:
         "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
         "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
         "eps_omega": lambda: over_image(
-            r"$\varepsilon_\omega$", (1, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps, scale=1.5)
+            r"$\varepsilon_\omega$", (1, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps_omega=eps, scale=1.5)
         ),
         "scale": lambda: over_image("scale", (None, 1, 2), lambda scale: gradient(NOISY, 0.1, 10, scale=scale), NOISY),
         "metric": lambda: over_image("metric", READINGS, lambda name: READINGS[name](CLEAN, iota=0.07, alpha=10)),

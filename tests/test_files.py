@@ -36,6 +36,16 @@ def test_two_files_can_be_written_at_once(tmp_path):
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["1", "2"]
 
 
+def test_a_replaced_file_keeps_its_permissions_and_a_link_its_place(tmp_path):
+    private, link = tmp_path / "private.txt", tmp_path / "link.txt"
+    private.write_text("old")
+    private.chmod(0o600)
+    link.symlink_to(private)
+    with writing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink() and private.read_text() == "new" and private.stat().st_mode & 0o777 == 0o600
+
+
 def test_tables_come_back_as_written(tmp_path):
     rows = [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]
     write_table(tmp_path / "t.csv", [rows[0], {"a": 2}])

@@ -446,3 +446,24 @@ def test_edges_are_found_in_any_unit(metric, unit):
 def test_one_sample_is_no_ball():
     with pytest.raises(ValueError, match=r"`samples` \(=1\) must be at least 2"):
         tangent_filter(np.zeros((8, 8)), 1)
+
+
+def test_an_array_can_be_filtered_by_the_metric_of_a_layer_that_learns():
+    layer = mc.nn.MetricConv2d(1, 1, 3, padding=1)
+    with mc.nn.record_supports(layer) as seen:
+        layer(torch.rand(1, 1, 9, 8))
+    image = np.random.default_rng(0).random((9, 8))
+    assert tangent_filter(image, 3, seen[""].metric).shape == image.shape
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"centre": "no"}, r"`centre` \(='no'\) must be True or False"),
+        ({"channel_axis": True}, r"`channel_axis` \(=True\)"),
+        ({"samples": True}, r"`samples` \(=True\)"),
+    ],
+)
+def test_what_is_no_number_and_what_is_no_truth_is_refused(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        tangent_filter(np.zeros((8, 8, 3)), **{"samples": 3, "channel_axis": -1} | options)

@@ -7,6 +7,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import torch
 
 from metricconv import Riemannian, filters, large, stencils
 from metricconv.metrics import edge_metric, gradient_metric, structure_metric
@@ -23,6 +24,18 @@ def image():
     smooth = 0.4 + 0.1 * np.sin(2 * y) * np.cos(3 * x) + 0.02 * np.random.default_rng(0).random((61, 74))
     smooth[40:, 50:] += 0.4
     return smooth
+
+
+class Watched:
+    """An image that counts how often each of its pixels is read."""
+
+    def __init__(self, image):
+        self.image, self.shape, self.dtype, self.ndim = image, image.shape, image.dtype, image.ndim
+        self.reads = np.zeros(image.shape, int)
+
+    def __getitem__(self, index):
+        self.reads[index] += 1
+        return self.image[index]
 
 
 def agree(name, image, chunks=24, tolerance=1e-6, **options):
@@ -72,6 +85,18 @@ def test_channels_are_seen_together(image):
     colour = np.stack([image, image[::-1], image.T[:61, :61].repeat(2, 1)[:, :74]])
     agree("tangent_filter", colour, chunks=(1, 24, 30), samples=4, channel_axis=0, metric=GRADIENT)
     agree("box_filter", np.moveaxis(colour, 0, -1), chunks=(24, 30, 3), channel_axis=-1)
+
+
+@pytest.mark.parametrize("name", ["tangent_filter", "geodesic_filter"])
+def test_the_largest_ball_is_that_of_any_metric_group(name):
+    def metric(x):
+        return Riemannian.isotropic(torch.tensor([1.0, 9.0]).view(1, 2, 1, 1).to(x))
+
+    colour = np.random.default_rng(0).random((2, 40, 40))
+    options = {"samples": 4, "metric": metric, "channel_axis": 0}
+    whole = getattr(filters, name)(colour, **options)
+    tiled = getattr(large, name)(da.from_array(colour, chunks=(1, 4, 4)), **options, metric_reach=0)
+    assert np.abs(tiled.compute(scheduler="synchronous") - whole).max() < 1e-6
 
 
 def test_volumes_are_tiled_too():
@@ -126,13 +151,13 @@ def test_a_metric_of_ones_own_says_how_far_it_looks(image):
         assert np.abs(tiled.compute() - whole).max() < 1e-6
 
 
-def test_a_known_maximum_saves_a_pass(image, monkeypatch):
-    passes = []
-    original = large._maximum
-    monkeypatch.setattr(large, "_maximum", lambda *args: passes.append(1) or original(*args))
-    large.tangent_filter(da.from_array(image, chunks=24), 3)
-    large.tangent_filter(da.from_array(image, chunks=24), 3, partial(gradient_metric, largest=0.2))
-    assert len(passes) == 2 + 1
+@pytest.mark.parametrize(("metric", "times"), [(gradient_metric, 2), (partial(gradient_metric, largest=0.2), 1)])
+def test_a_known_maximum_saves_a_pass(image, metric, times):
+    watched = Watched(image)
+    tiled = large.tangent_filter(da.from_array(watched, chunks=24), 3, metric)
+    assert (watched.reads == times).all()
+    tiled.compute(scheduler="synchronous")
+    assert (watched.reads == times + 1).all()
 
 
 def test_nothing_is_filtered_before_it_is_asked_for(image, monkeypatch):
@@ -180,14 +205,25 @@ def test_mistakes_are_named_before_anything_is_computed(call, message):
         call(da.zeros((20, 20), chunks=10))
 
 
-def test_the_margin_is_the_reach_of_the_balls(image, monkeypatch):
-    margins = []
-    original = large._tiled
-    monkeypatch.setattr(large, "_tiled", lambda *args: margins.append(args[2]) or original(*args))
-    tiles = da.from_array(image, chunks=24)
-    large.tangent_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))  # 1/√0.02 = 7.07 pixels
-    large.geodesic_filter(tiles, 3, partial(edge_metric, iota=0.02, scale=1.0))
-    assert margins == [4, 4, 8, 4, 4, 8 + 1 + 1 + 4]
+@pytest.mark.parametrize(
+    ("name", "margin"),
+    [
+        ("tangent_filter", 8),  # balls of 1/√0.02 = 7.07 pixels, read between pixels
+        ("geodesic_filter", 8 + 1 + 1 + 4),  # and a metric that is differentiated, smoothed, and read off gradients
+    ],
+)
+def test_a_tile_is_read_with_the_reach_of_its_balls_and_no_more(name, margin):
+    noise = np.random.default_rng(0).random((4 * margin, 4 * margin))
+    options = {"samples": 3, "metric": partial(edge_metric, iota=0.02, scale=1.0, largest=10.0)}
+    watched = Watched(noise)
+    tiled = getattr(large, name)(da.from_array(watched, chunks=margin), **options)
+    watched.reads[:] = 0
+    tiled.blocks[0, 0].compute(scheduler="synchronous")
+    seen = np.zeros(noise.shape, bool)
+    seen[: 2 * margin, : 2 * margin] = True
+    assert ((watched.reads > 0) == seen).all()
+    whole = getattr(filters, name)(noise, **options)
+    assert np.abs(tiled.compute(scheduler="synchronous") - whole).max() < 1e-12
 
 
 def test_tiles_are_computed_by_other_processes_as_on_a_cluster():

@@ -157,13 +157,6 @@ def test_the_centre_has_a_direction_so_that_no_metric_sees_zero():
         assert stencil.directions[centre].tolist() == [0.0] * (stencil.dim - 1) + [1.0]
 
 
-def test_a_slice_of_a_stencil_is_its_directions_and_radii():
-    stencil = onion(3)
-    directions, radii = stencil[2:5]
-    assert torch.equal(directions, stencil.directions[2:5])
-    assert torch.equal(radii, stencil.radii[2:5])
-
-
 def test_to_converts_a_stencil():
     stencil = onion(3).to(torch.float32)
     assert stencil.directions.dtype == stencil.radii.dtype == torch.float32
@@ -172,13 +165,13 @@ def test_to_converts_a_stencil():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: onion(4), r"`k` \(=4\) must be odd"),
-        (lambda: onion(0), r"`k` \(=0\) must be at least 1"),
-        (lambda: onion(-3), r"`k` \(=-3\) must be at least 1"),
-        (lambda: onion(2.5), r"`k` \(=2.5\) must be an int"),
+        (lambda: onion(4), r"`kernel_size` \(=4\) must be odd"),
+        (lambda: onion(0), r"`kernel_size` \(=0\) must be at least 1"),
+        (lambda: onion(-3), r"`kernel_size` \(=-3\) must be at least 1"),
+        (lambda: onion(2.5), r"`kernel_size` \(=2.5\) must be an int"),
         (lambda: square_onion((3, 2)), r"`kernel_size` \(=\(3, 2\)\) must be odd"),
-        (lambda: polar(1), r"`k` \(=1\) must be at least 2"),
-        (lambda: polar(3, 1), r"`k` \(=3\) must be even"),
+        (lambda: polar(1), r"`kernel_size` \(=1\) must be at least 2"),
+        (lambda: polar(3, 1), r"`kernel_size` \(=3\) must be even"),
         (lambda: square_onion(3, spacing=0), r"`spacing` \(=0\) must be at least 1"),
         (lambda: polar(3, 4), r"`dim` \(=4\) must be 1, 2 or 3"),
         (

@@ -27,8 +27,8 @@ def tuple_of(value: int | Sequence[int], dim: int, name: str, *, minimum: int) -
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a number is an int, or NumPy's."""
-    return isinstance(value, numbers.Integral)
+    """Return whether a number is an int, or NumPy's; True and False are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def whole(value: int, name: str, *, minimum: int) -> int:

@@ -5,6 +5,7 @@ import csv
 import importlib.metadata
 import platform
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,13 +18,17 @@ from . import __version__
 def writing(path: Path) -> Iterator[Path]:
     """Yield a path to write to; its file takes the place of ``path`` in one move, or vanishes if an error is raised.
 
-    Folders are made as needed. The path keeps its suffix, by which many writers choose a format.
+    Folders are made as needed. The path keeps its suffix, by which many writers choose a format. Where ``path`` is a
+    link, what it points to is replaced; a file that is replaced keeps its permissions.
     """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     # Most of a name may be as long as file systems allow already.
     temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

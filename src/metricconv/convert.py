@@ -42,16 +42,18 @@ def convert(
 ) -> nn.Module:
     """Return the network with convolutions swapped for adaptive ones that start from the same weights.
 
-    With the default ``init="identity"`` the converted network gives the original's outputs at first.
+    With the default ``init="identity"`` the converted network gives the original's outputs at first. The heads of
+    swapped layers learn, those of frozen convolutions too: a frozen network then learns its geometry alone.
 
     Args:
         model: any module. It is copied, weights and all, and left as it is; with ``inplace=True`` it is converted
             itself, and the swapped layers hold the very Parameters of the convolutions they replace. Networks that
             torch cannot copy, such as those with ``nn.utils.weight_norm`` or pruned layers, need that.
         select: which convolutions: a glob or several over module names ("layer4.*"), a predicate ``(name, conv)``, or a
-            preset: "all" odd kernels wider than 1; "last_stage" of the network; "paper": the 3×3 convolutions of a
-            ResNet's layer2 to layer4, with layer4 kept at stride 1 and dilated by 2 after its first block, as in the
-            published experiments (this changes the outputs). Of the names of a shared layer, one is enough.
+            preset: "all" odd kernels wider than 1; "last_stage" of the network, which is its last block where blocks
+            are numbered, as in a MobileNet; "paper": the 3×3 convolutions of a ResNet's layer2 to layer4, with layer4
+            kept at stride 1 and dilated by 2 after its first block, as in the published experiments (this changes the
+            outputs). Of the names of a shared layer, one is enough.
         to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
         report: called with one line for each 2-D convolution looked at, for example ``print``.
         **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``; also ``padding_mode``, which

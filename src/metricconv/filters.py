@@ -291,7 +291,7 @@ def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Ten
     y = y.squeeze(0).squeeze(0) if channel_axis is None else y.squeeze(0).movedim(0, channel_axis)
     if isinstance(image, Tensor):
         return y.to(dtype)
-    return y.to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
+    return y.detach().to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
 
 
 def _filter_over(
@@ -303,6 +303,7 @@ def _filter_over(
     progress: Progress | None,
 ) -> Image:
     """Take the mean over balls, and the pixel itself if ``centre``, in strips where progress is to be told."""
+    _checks.truth(centre, "centre")
     if progress is not None and not callable(progress):
         raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
 

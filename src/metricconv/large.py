@@ -5,8 +5,14 @@ gradients of which the metric is made. Where a metric is measured against the wh
 once more to know that maximum, and once for the largest ball; then the filter is a graph of dask, computed when it is
 asked for, on one machine or a cluster.
 
-The functions are those of ``metricconv.filters``, with the same arguments; they need the extra ``large``. Displacements
-drawn at random for the whole image have no counterpart here.
+The functions are those of ``metricconv.filters``, and need the extra ``large``. The image is a dask array, and three
+other arguments differ:
+
+- ``metric`` is a name or a function of the image, and no metric of the whole image, which might not fit into memory;
+- ``metric_reach`` is new, and says how many pixels away a function of your own looks;
+- there is no ``progress``: dask reports its own, once the result is computed.
+
+``random_deformable_filter``, which draws displacements for the whole image, has no counterpart here.
 """
 
 import dataclasses
@@ -199,7 +205,7 @@ class _Reading:
         """Return how far the largest ball of any pixel reaches, in pixels."""
 
         def tile(x: Tensor) -> Tensor:
-            return self.metric(x).bounding_radius[0, 0].expand(x.shape[2:])
+            return self.metric(x).bounding_radius[0].amax(0).expand(x.shape[2:])  # of all metric groups
 
         return _maximum(image, tile, self.reach, channel_axis, self.padding_mode)
 

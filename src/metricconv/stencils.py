@@ -67,23 +67,22 @@ class Stencil:
             return self
         return Stencil(directions, radii, self.kernel_size)
 
-    def __getitem__(self, samples: slice) -> tuple[Tensor, Tensor]:
-        """Return the directions and radii of some samples."""
-        return self.directions[samples], self.radii[samples]
 
+def polar(kernel_size: int, dim: int = 2) -> Stencil:
+    """Sample k = ``kernel_size`` radii and, on each, k^{d−1} directions.
 
-def polar(k: int, dim: int = 2) -> Stencil:
-    """Sample k radii and, on each, k^{d−1} directions: even angles in 2-D, a Fibonacci spiral on the sphere in 3-D.
-
-    In 1-D there are two directions only, so k must be even: k/2 radii on either side.
+    These are even angles in 2-D, and a Fibonacci spiral on the sphere in 3-D. In 1-D there are two directions only, so
+    k must be even: k/2 radii on either side.
 
     >>> polar(2).radii.tolist()
     [0.5, 0.5, 1.0, 1.0]
     """
-    k = _checks.whole(k, "k", minimum=2)  # a single direction would be no ball but a shift
+    k = _checks.whole(kernel_size, "kernel_size", minimum=2)  # a single direction would be no ball but a shift
     if dim == 1:
         if k % 2:
-            raise ValueError(f"`k` (={k}) must be even for a polar stencil in 1-D: as many samples on either side")
+            raise ValueError(
+                f"`kernel_size` (={k}) must be even for a polar stencil in 1-D: as many samples on either side"
+            )
         steps = [t for t in range(-k // 2, k // 2 + 1) if t]
         return _stencil([(math.copysign(1, t),) for t in steps], [abs(t) / (k // 2) for t in steps], (k,))
     circle: list[tuple[float, ...]]
@@ -97,8 +96,8 @@ def polar(k: int, dim: int = 2) -> Stencil:
     return _stencil(circle * k, radii, (k,) * dim)
 
 
-def onion(k: int, dim: int = 2) -> Stencil:
-    """Peel the k^d kernel into rings, each spread evenly over a sphere (k odd).
+def onion(kernel_size: int, dim: int = 2) -> Stencil:
+    """Peel the k^d kernel, k = ``kernel_size`` odd, into rings, each spread evenly over a sphere.
 
     A cell c on ring ℓ gets the direction of (tan(π c_i / 4ℓ))_i: in 2-D the 8ℓ even angles 2πt/8ℓ, in 3-D the
     equiangular cubed sphere, which keeps all symmetries of the cube.
@@ -106,14 +105,14 @@ def onion(k: int, dim: int = 2) -> Stencil:
     >>> onion(3).radii.tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     """
-    (half,), dim = _halves(k, 1, "k"), _checks.whole(dim, "dim", minimum=1)
+    (half,), dim = _halves(kernel_size, 1), _checks.whole(dim, "dim", minimum=1)
     cells = list(itertools.product(range(-half, half + 1), repeat=dim))
     rings = [max(map(abs, c)) for c in cells]
     directions = [
         _unit([math.tan(math.pi * x / (4 * ring)) if ring else 0.0 for x in c])
         for c, ring in zip(cells, rings, strict=True)
     ]
-    return _stencil(directions, [ring / max(half, 1) for ring in rings], (k,) * dim)
+    return _stencil(directions, [ring / max(half, 1) for ring in rings], (2 * half + 1,) * dim)
 
 
 def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | Sequence[int] = 1) -> Stencil:
@@ -128,7 +127,7 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
     [[-1, -1], [-1, 0], [-1, 1]]
     """
     dim = len(kernel_size) if isinstance(kernel_size, Sequence) else _checks.whole(dim, "dim", minimum=1)
-    halves = _halves(kernel_size, dim, "kernel_size")
+    halves = _halves(kernel_size, dim)
     steps = _checks.tuple_of(spacing, dim, "spacing", minimum=1)
     cells = list(itertools.product(*(range(-h * s, h * s + 1, s) for h, s in zip(halves, steps, strict=True))))
     reach = max(max(map(max, cells)), 1)
@@ -137,7 +136,7 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
     )
 
 
-# By name: (k, dim) → stencil.
+# By name: (kernel_size, dim) → stencil.
 STENCILS: dict[str, Callable[[int, int], Stencil]] = {"polar": polar, "onion": onion, "square_onion": square_onion}
 
 
@@ -152,10 +151,10 @@ def chosen(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
     return lambda dim: make(k, dim)
 
 
-def _halves(kernel_size: int | Sequence[int], dim: int, name: str) -> tuple[int, ...]:
-    sizes = _checks.tuple_of(kernel_size, dim, name, minimum=1)
+def _halves(kernel_size: int | Sequence[int], dim: int) -> tuple[int, ...]:
+    sizes = _checks.tuple_of(kernel_size, dim, "kernel_size", minimum=1)
     if any(k % 2 == 0 for k in sizes):
-        raise ValueError(f"`{name}` (={kernel_size!r}) must be odd for an onion stencil: it has a centre")
+        raise ValueError(f"`kernel_size` (={kernel_size!r}) must be odd for an onion stencil: it has a centre")
     return tuple(k // 2 for k in sizes)
 
 

@@ -118,6 +118,19 @@ def test_balls_of_a_layer_are_where_it_looks():
         studio.balls(Look("small", layer="layer1"), (20, 36), "model")
 
 
+@pytest.mark.parametrize(("ball", "stride"), [("tangent", 1), ("tangent", 2), ("geodesic", 1)])
+def test_balls_of_a_constant_metric_are_as_large_as_it_says(ball, stride):
+    metric = mc.Riemannian.isotropic(3.0)
+    layer = mc.nn.MetricConv2d(3, 4, 3, stride=stride, padding=1, metric=metric, ball=ball)
+    studio = Studio(torch.nn.Sequential(layer))
+    studio.uploads["small"] = torch.rand(64, 48, 3).numpy()
+    ((kind, found),) = studio.balls(Look("small", layer="0"), (20, 36), "model")
+    assert kind == ball and found.pixel == pytest.approx((20, 36))
+    for points in (found.outline, found.samples):
+        low, high = (points - torch.tensor([20.0, 36.0]).double()).aminmax(dim=0)
+        assert torch.allclose(low, -high, atol=1e-3) and torch.allclose(high, torch.tensor(3.0).double(), atol=1e-3)
+
+
 class Harm:
     def __reduce__(self):
         return (print, ("harm",))

@@ -1,6 +1,7 @@
 """What the explorer computes, without its page."""
 
 import dataclasses
+import math
 import types
 
 import numpy as np
@@ -8,6 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
+import metricconv as mc
 from metricconv import filters, stencils
 from metricconv.app import draw
 from metricconv.app.answers import KNOBS, Answers
@@ -45,6 +47,17 @@ def test_balls_are_those_of_the_whole_metric(studio):
         assert kind == expected and ball.pixel == (100, 3)
         assert torch.allclose(ball.outline, whole.outline, atol=1e-6)
         assert torch.allclose(ball.samples, whole.samples, atol=1e-6)
+
+
+def test_samples_beyond_the_outline_are_those_of_the_whole_metric_too(monkeypatch):
+    # A ray of √2 times the ball's radius starts along the diagonal, and bends along an axis to where distances grow.
+    y, x = torch.meshgrid(torch.arange(300.0) - 100, torch.arange(400.0) - 200, indexing="ij")
+    radius = 70 + 30 * (y / 50).clamp(0, math.pi / 2).sin()
+    metric = mc.Riemannian.isotropic(torch.where(x > 105, radius / 2, radius)[None, None])
+    monkeypatch.setattr(Studio, "metric", lambda self, look: metric)
+    ((_, ball),) = Studio().balls(Look(ball="geodesic", stencil="square_onion", samples=3), (100, 200))
+    (whole,) = unit_balls(metric, [(100, 200)], "geodesic", stencils.square_onion(3))
+    assert torch.allclose(ball.samples, whole.samples, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,15 @@ import torch
 import typer
 
 from metricconv import filters
+from metricconv._interpolation import PADDING_MODES
 from metricconv.cli import doctor, filtering, images
 from metricconv.cli.app import run
+from metricconv.cli.knobs import MetricName, Padding, StencilName
 from metricconv.experiments import demo
 from metricconv.experiments.photographs import psnr
+from metricconv.filters import METRICS
+from metricconv.metrics import gradient_metric
+from metricconv.stencils import STENCILS
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +53,6 @@ def fails(arguments, capsys, *words):
 def test_a_filtered_picture_is_what_the_library_computes(photo):
     assert run(["filter", photo, "out.png", "-k", "5", "--alpha", "10", "--scale", "1.5"]) == 0
     image = images.read(Path(photo)).pixels
-    from functools import partial
-
-    from metricconv.metrics import gradient_metric
-
     metric = partial(gradient_metric, alpha=10.0, scale=1.5, padding_mode="reflect")
     expected = np.rint(255 * np.clip(filters.tangent_filter(image, 5, metric, channel_axis=-1), 0, 1))
     assert np.array_equal(images.read(Path("out.png")).pixels, expected)
@@ -105,6 +107,44 @@ def test_opacity_is_left_alone(tmp_path):
     images.write(tmp_path / "a.png", images.Picture(np.zeros((12, 14, 3), np.uint8), -1, opacity))
     assert run(["filter", "a.png", "b.png", "-m", "box", "-k", "3"]) == 0
     assert np.array_equal(images.read(tmp_path / "b.png").opacity, opacity)
+
+
+@pytest.mark.parametrize("method", ["box", "tangent", "geodesic"])
+def test_what_is_invisible_colours_nothing(method):
+    opacity = np.zeros((24, 24), np.uint8)
+    opacity[6:18, 6:18] = 255
+    hidden = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
+    images.write(Path("a.png"), images.Picture(np.where(opacity[..., None] == 255, np.uint8(200), hidden), -1, opacity))
+    assert run(["filter", "a.png", "b.png", "-m", method, "-k", "5"]) == 0
+    assert (images.read(Path("b.png")).pixels[opacity == 255] == 200).all()
+
+
+@pytest.mark.parametrize("method", ["box", "tangent", "geodesic"])
+def test_an_opaque_picture_is_filtered_as_one_without_opacity(photo, method):
+    colours = images.read(Path(photo)).pixels
+    images.write(Path("a.png"), images.Picture(colours, -1, np.full(colours.shape[:2], 255, np.uint8)))
+    for name in ("a.png", photo):
+        assert run(["filter", name, f"out-{Path(name).name}", "-m", method, "-k", "5"]) == 0
+    found, expected = (images.read(Path(f"out-{Path(name).name}")).pixels.astype(int) for name in ("a.png", photo))
+    assert np.abs(found - expected).max() <= 1  # rounding
+
+
+def test_a_lack_of_memory_is_told_of_its_picture_and_stops_no_other(photo, monkeypatch, capsys):
+    Path("in").mkdir()
+    for name in ("a.png", "b.png"):
+        images.write(Path("in", name), images.read(Path(photo)))
+    calls, box = [], filters.box_filter
+
+    def hungry(*args, **options):
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return box(*args, **options)
+
+    monkeypatch.setattr(filters, "box_filter", hungry)
+    assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
+    told = capsys.readouterr()
+    assert "a.png: not enough memory" in told.err + told.out and Path("out/b.png").exists()
 
 
 def test_a_pgm_is_measured_against_its_own_range(capsys):
@@ -186,6 +226,7 @@ def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, mon
     [
         (["--iota", "-1"], "--iota -1: must be positive"),
         (["--alpha", "-2"], "--alpha -2: must be at least 0"),
+        (["--iota", "1e-300"], "--iota 1e-300: must be at least 1e-12"),
         (["--eps-omega", "1.5"], "--eps-omega 1.5: must be in (0, 1]"),
         (["-k", "4", "--stencil", "onion"], "--samples 4: must be a positive odd number with --stencil onion"),
         (["-k", "1"], "--samples 1: must be at least 2 with --stencil polar"),
@@ -314,6 +355,26 @@ def test_balls_are_drawn_and_their_numbers_printed(photo, capsys):
     assert images.read(Path("photo-balls.png")).pixels.std() > 10
     out = capsys.readouterr().out
     assert "10, 20" in out and "30, 7" in out and "0.5" in out
+
+
+def test_balls_at_the_border_are_those_that_a_filter_uses(photo, capsys):
+    assert run(["balls", photo, "--at", "0,20"]) == 0
+    (row,) = (line.split("│") for line in capsys.readouterr().out.splitlines() if "0, 20" in line)
+    image = torch.from_numpy(images.read(Path(photo)).floats()).permute(2, 0, 1).unsqueeze(0)
+    reach, other = (
+        f"{gradient_metric(image, padding_mode=mode).bounding_radius[0, 0, 0, 20].item():.3g}"
+        for mode in ("reflect", "border")
+    )
+    assert row[2].strip() == reach != other
+
+
+@pytest.mark.parametrize(("enum", "names"), [(MetricName, METRICS), (StencilName, STENCILS), (Padding, PADDING_MODES)])
+def test_names_to_choose_from_are_those_of_the_library(enum, names):
+    assert {member.value for member in enum} == set(names)
+
+
+def test_the_default_padding_is_shown_first():
+    assert list(Padding) == ["reflect", "border", "circular", "zeros"]
 
 
 def test_balls_can_be_of_one_kind_on_the_whole_image_as_a_drawing(photo):

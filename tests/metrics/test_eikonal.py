@@ -1,5 +1,6 @@
 """Geodesic distance on a grid, against closed forms."""
 
+import dataclasses
 import math
 
 import pytest
@@ -137,3 +138,28 @@ def test_impossible_distances_are_refused(change, error, message):
     arguments = {"metric": riemannian(2, spatial=(6, 5)), "source": torch.tensor([[2.0, 2.0]])} | change
     with pytest.raises(error, match=message):
         geodesic_distance(**arguments)
+
+
+def test_distances_of_a_metric_of_ones_own_are_refused_as_its_geodesics_are():
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Conformal(mc.metrics.Metric):
+        factor: torch.Tensor
+
+        def norm(self, u):
+            return self.factor[:, :, 0] * torch.linalg.vector_norm(u, dim=2)
+
+        def dual(self):
+            return Conformal(1 / self.factor)
+
+        def is_positive(self):
+            return self.factor[:, :, 0] > 0
+
+        def scaled(self, radius):
+            return Conformal(self.factor / radius)
+
+        @property
+        def bounding_radius(self):
+            return 1 / self.factor[:, :, 0]
+
+    with pytest.raises(TypeError, match="geodesics know Riemannian and Randers metrics, got Conformal"):
+        geodesic_distance(Conformal(torch.ones(1, 1, 1, 6, 5)), [[2.0, 2.0]])

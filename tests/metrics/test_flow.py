@@ -345,6 +345,10 @@ def test_impossible_geodesics_are_refused():
         geodesics(metric, point, torch.zeros(2, 1, 1, 2))
     with pytest.raises(ValueError, match=r"`padding_mode` \(='zeros'\) must be one of 'border', 'circular'"):
         geodesics(metric, point, point + 1, padding_mode="zeros")
+    with pytest.raises(ValueError, match=r"`points` must be .*got shape \(1, 3\)"):
+        exp_map(metric, points=torch.zeros(1, 3), vectors=point)
+    with pytest.raises(ValueError, match=r"`points`, `vectors` must be as many, got \[2, 3\]"):
+        exp_map(metric, torch.zeros(2, 2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"`passes` \(=-1\)"):
         smoothed(metric, -1)
 

@@ -249,6 +249,14 @@ def test_wrong_arguments_are_named(options, message):
         gradient_metric(torch.rand(1, 1, 4, 4), **options)
 
 
+@pytest.mark.parametrize("metric", [gradient_metric, edge_metric, structure_metric])
+def test_what_metrics_do_not_share_is_given_by_its_name(metric):
+    image = torch.rand(1, 1, 4, 4)
+    assert torch.equal(metric(image, 0.3, 2.0).M, metric(image, iota=0.3, alpha=2.0).M)
+    with pytest.raises(TypeError, match="positional argument"):
+        metric(image, 0.3, 2.0, 0.5)
+
+
 def test_wrong_images_are_named():
     with pytest.raises(TypeError, match="`image` must hold floating-point numbers"):
         edge_metric(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))

@@ -489,5 +489,6 @@ def test_the_default_frame_is_the_vector_in_2d_and_qr_beyond():
     [(torch.zeros(6), None, r"`start` must be \(7,\)"), (None, torch.ones(2), "`gain` must be one number")],
 )
 def test_numbers_that_do_not_fit_are_refused(start, gain, message):
-    with pytest.raises(ValueError, match=message):
-        Spectral7()(torch.zeros(1, 1, 7, 2, 2), start, gain)
+    for read in (Spectral7(), Spectral7().formula):
+        with pytest.raises(ValueError, match=message):
+            read(torch.zeros(1, 1, 7, 2, 2), start, gain)

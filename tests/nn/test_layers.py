@@ -274,6 +274,8 @@ def test_an_image_without_batch_axis_is_a_batch_of_one():
         ({"in_channels": 5, "groups": 2}, "`in_channels` (=5) must be divisible by `groups` (=2)"),
         ({"metric_groups": 3}, "`in_channels` (=4) must be divisible by `metric_groups` (=3)"),
         ({"kernel_size": 4}, "must be odd"),
+        ({"kernel_size": 4, "stencil": "onion"}, "`kernel_size` (=4) must be odd for an onion stencil"),
+        ({"kernel_size": 1, "stencil": "polar"}, "`kernel_size` (=1) must be at least 2"),
         ({"init": "zeros"}, "`init` (='zeros') must be one of"),
         ({"padding_mode": "mirror"}, "`padding_mode` (='mirror')"),
         ({"parametrisation": "qr"}, "`parametrisation` (='qr')"),

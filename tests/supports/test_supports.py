@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +54,11 @@ def test_grid_spacing_moves_the_samples_and_not_the_output():
     grid = mc.Grid(3, spacing=(0.5, 2.0))
     assert grid.offsets().view(9, 2)[0].tolist() == [-0.5, -2.0]
     assert grid.dilation == (1, 1)
+
+
+@pytest.mark.parametrize("spacing", [2, np.int64(2), np.float32(2), [2.0, 2.0], np.array([2, 2])])
+def test_grid_spacing_may_be_of_any_kind_of_number(spacing):
+    assert mc.Grid(3, spacing=spacing).spacing == (2.0, 2.0)
 
 
 def test_grid_has_no_numbers_a_pixel():
@@ -115,7 +121,7 @@ def test_no_sample_lies_farther_than_its_ball_reaches():
     ball = mc.TangentBall(metric, mc.stencils.square_onion(3))
     assert ball.reach() == pytest.approx(4 * 2**0.5)
     assert float(ball.offsets().norm(dim=3).max()) == pytest.approx(ball.reach())
-    assert mc.GeodesicBall(metric, ball.stencil, radius=0.5).reach() == pytest.approx(ball.reach() / 2)
+    assert mc.GeodesicBall(metric.scaled(0.5), ball.stencil).reach() == pytest.approx(ball.reach() / 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -28,6 +28,13 @@ def test_a_point_may_be_an_array_or_a_tensor(point):
     assert torch.equal(receptive_field(net, image, point), receptive_field(net, image, (2, 3)))
 
 
+def test_it_can_be_asked_for_where_gradients_are_off():
+    net, image = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), torch.rand(1, 1, 5, 5)
+    expected = receptive_field(net, image, (2, 2))
+    with torch.inference_mode():
+        torch.testing.assert_close(receptive_field(net, image * 1, (2, 2)), expected)
+
+
 def test_an_adaptive_layer_looks_where_its_support_does():
     layer = stir(mc.nn.MetricConv2d(1, 2, 3, padding=1, eps_omega=0.5), 0.5)
     image = torch.randn(1, 1, 16, 16)
@@ -115,6 +122,20 @@ def test_a_layer_of_unknown_support_is_refused():
 
     with pytest.raises(ValueError, match=r"has a Gain \(1\), whose support is not known"):
         receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3), Gain()), torch.zeros(1, 1, 8, 8), (0, 0))
+
+
+def test_attention_is_refused_though_torch_keeps_it_among_activations():
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(2, 1, batch_first=True)
+
+        def forward(self, x):
+            flat = x.flatten(2).mT
+            return self.attention(flat, flat, flat)[0].mT.reshape(x.shape)
+
+    with pytest.raises(ValueError, match=r"has a MultiheadAttention \(attention\), whose support is not known"):
+        receptive_field(Attending(), torch.zeros(1, 2, 8, 8), (0, 0))
 
 
 def test_a_layer_that_is_used_twice_looks_each_time_where_it_looked():

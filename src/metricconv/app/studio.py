@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -24,7 +23,8 @@ from ..cli.knobs import MetricKnobs, MetricName
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support
-from ..viz.balls import Ball, ball_kind, field_size, unit_balls
+from ..supports.geodesic import sight
+from ..viz.balls import Ball, ball_kind, in_field, unit_balls
 from ..viz.fields import ball_numbers
 from . import draw
 from .networks import load_network
@@ -84,7 +84,7 @@ class Look:
         eps_omega = self.eps_omega if self.metric == "gradient" else None
         scale = max(self.scale, 0.3) if self.metric == "structure" else self.scale
         knobs = MetricKnobs(MetricName(self.metric), self.iota, self.alpha, scale, eps_omega)
-        return knobs.function(MetricName.gradient, "reflect")
+        return knobs.function("gradient", "reflect")
 
 
 class Studio:
@@ -173,14 +173,14 @@ class Studio:
         """Return the balls of a pixel, by kind, in pixels of the image."""
         if model and look.layer:
             support = self.support(look, model)
-            zoom = torch.tensor(self.clean(look).shape[:2]) / torch.tensor(field_size(support)).double()
-            place = (torch.tensor(point) + 0.5) / zoom - 0.5
-            (ball,) = unit_balls(support, [place.tolist()], group=look.group)
+            place, zoom = in_field(support, [point], self.clean(look).shape[:2])
+            (ball,) = unit_balls(support, place, group=look.group)
             return [(ball_kind(support, fitted="fitted"), _placed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
-        stencil = getattr(stencils, look.stencil)(look.samples)
+        stencil = stencils.chosen(look.stencil, look.samples)(2)
         metric = self.metric(look)
-        reach = self._once(("reach", *look.geometry), lambda: math.ceil(metric.bounding_radius.max().item()))
-        near, corner = _window(metric, point, reach)
+        largest = self._once(("reach", *look.geometry), lambda: metric.bounding_radius.max().item())
+        # The outline lies at radius 1; corners of a square onion lie beyond it.
+        near, corner = _window(metric, point, largest * max(1.0, stencil.radii.max().item()))
         found = []
         for kind in look.kinds:
             (ball,) = unit_balls(near, [(point[0] - corner[0], point[1] - corner[1])], kind, stencil)
@@ -258,11 +258,11 @@ def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
 
 
 def _window(
-    metric: Riemannian | Randers, point: tuple[int, int], reach: int
+    metric: Riemannian | Randers, point: tuple[int, int], reach: float
 ) -> tuple[Riemannian | Randers, tuple[int, int]]:
     """Return the part of a metric that the geodesics of a pixel can meet, and its first pixel."""
-    # Beyond the largest ball: what is read between pixels, differentiated and smoothed.
-    rows, columns = (slice(max(p - reach - 4, 0), p + reach + 5) for p in point)
+    margin = sight(reach, None) + 1  # as it is smoothed once
+    rows, columns = (slice(max(p - margin, 0), p + margin + 1) for p in point)
     return metric[:, :, rows, columns], (rows.start, columns.start)
 
 

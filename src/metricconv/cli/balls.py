@@ -19,7 +19,7 @@ from ..viz.fields import ball_numbers
 from . import images, knobs
 from .console import console, results, say
 from .errors import UserError
-from .knobs import FileKnobs, MetricKnobs, MetricName, StencilName
+from .knobs import FileKnobs, MetricKnobs, StencilName
 
 PointsOption = Annotated[
     list[str] | None,
@@ -59,7 +59,7 @@ def balls_command(
     if stencil and not samples:
         raise UserError(f"--stencil {stencil}: of no use without --samples")
     metric.check()
-    name = stencil or (StencilName.onion if samples % 2 else StencilName.polar)
+    name = stencil or ("onion" if samples % 2 else "polar")
     if samples:
         knobs.check_stencil(samples, name)
     target = output or Path(f"{source.stem}-balls.png")
@@ -73,8 +73,8 @@ def balls_command(
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(Text(f"drawing {target}")):
-        field = metric.function(MetricName.gradient)(x)
-        sampled = getattr(stencils, name)(samples) if samples else None
+        field = metric.function("gradient", "reflect")(x)
+        sampled = stencils.chosen(name, samples)(2) if samples else None
         figure = _draw(image, field, points, kinds, sampled, whole)
         with writing(target) as temporary:
             figure.savefig(temporary)

@@ -26,8 +26,8 @@ from .picture import Picture, spatial_size
 
 # The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
 _TUNED = {
-    Method.tangent: MetricKnobs(MetricName.gradient, iota=0.15, alpha=20.0, scale=1.5),
-    Method.geodesic: MetricKnobs(MetricName.edge, iota=0.01, alpha=20.0, scale=1.0),
+    Method.tangent: MetricKnobs(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
+    Method.geodesic: MetricKnobs(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
 }
 
 
@@ -127,7 +127,7 @@ def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
     # Numbers that suit one metric mean nothing to another.
     start = _TUNED[method] if own.name in (None, _TUNED[method].name) else MetricKnobs(own.name)
     changes = {key: value for key, value in dataclasses.asdict(own).items() if value is not None}
-    if own.name is None and start.name != MetricName.gradient:
+    if own.name is None and start.name != "gradient":
         changes.pop("eps_omega", None)
     return dataclasses.replace(start, **changes)
 

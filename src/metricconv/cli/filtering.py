@@ -21,7 +21,7 @@ from .. import filters
 from .._knobs import spread
 from . import images
 from .console import console, say, say_error
-from .errors import UserError
+from .errors import UserError, lack_of_memory
 from .knobs import FileKnobs, FilterKnobs
 from .mounts import load
 
@@ -88,14 +88,16 @@ def filter_file(
     report: Callable[[int, int], None] | None = None,
 ) -> None:
     """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
-    picture = files.read(source)
-    images.check_format(output, picture)
-    chosen.check_reach(source, picture.spatial)
     function = getattr(filters, chosen.function)
     told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
-    values = function(picture.pixels, channel_axis=picture.channel_axis, **chosen.keywords(), **told)
-    images.check_result(source, values)
-    images.write(output, picture.with_values(values), force=files.force)
+    with lack_of_memory(source):
+        picture = files.read(source)
+        images.check_format(output, picture)
+        chosen.check_reach(source, picture.spatial)
+        seen = picture.weighed()
+        values = picture.unweighed(function(seen.pixels, channel_axis=seen.channel_axis, **chosen.keywords(), **told))
+        images.check_result(source, values)
+        images.write(output, picture.with_values(values), force=files.force)
 
 
 def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKnobs) -> None:

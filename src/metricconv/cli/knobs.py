@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from .._interpolation import PADDING_MODES
 from ..filters import METRICS
 from ..metrics import Metric
+from ..stencils import STENCILS
 from . import images
 from .errors import UserError
 from .picture import Picture
@@ -28,30 +30,13 @@ class Method(StrEnum):
     random = "random"
 
 
-class MetricName(StrEnum):
-    """How a metric is read off the image."""
-
-    gradient = "gradient"
-    edge = "edge"
-    structure = "structure"
-
-
-class StencilName(StrEnum):
-    """How a ball is sampled."""
-
-    polar = "polar"
-    onion = "onion"
-    square_onion = "square_onion"
-
-
-class Padding(StrEnum):
-    """What stands past the image's border."""
-
-    reflect = "reflect"
-    border = "border"
-    circular = "circular"
-    zeros = "zeros"
-
+# Names to choose from, which the library knows: mypy does not, so that a member is MetricName("edge").
+MetricName = StrEnum("MetricName", {name: name for name in METRICS})  # type: ignore[misc]
+StencilName = StrEnum("StencilName", {name: name for name in STENCILS})  # type: ignore[misc]
+# The default is shown first.
+_MODES = sorted(PADDING_MODES, key=lambda mode: (mode != "reflect", mode))
+Padding = StrEnum("Padding", {mode: mode for mode in _MODES})  # type: ignore[misc]
+_REFLECT = Padding("reflect")
 
 _METRIC, _FILTER, _FILES = "The metric", "The filter", "Files"
 
@@ -92,6 +77,9 @@ class FileKnobs:
     def read(self, path: Path) -> Picture:
         """Read a picture."""
         return images.read(path, self.axes, self.max_pixels or images.MAX_PIXELS)
+
+
+_LEAST_IOTA = 1e-12  # float32 squares smaller numbers to 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,23 +134,25 @@ class MetricKnobs:
         """Refuse numbers out of range, by the names of their options."""
         if self.iota is not None and not self.iota > 0:
             raise UserError(f"--iota {self.iota:g}: must be positive")
+        if self.iota is not None and self.iota < _LEAST_IOTA:
+            raise UserError(f"--iota {self.iota:g}: must be at least {_LEAST_IOTA:g}, balls of a million pixels")
         if self.alpha is not None and not self.alpha >= 0:
             raise UserError(f"--alpha {self.alpha:g}: must be at least 0")
         if self.eps_omega is not None and not 0 < self.eps_omega <= 1:
             raise UserError(f"--eps-omega {self.eps_omega:g}: must be in (0, 1]")
 
-    def function(self, default: MetricName, padding_mode: str = "border") -> Callable[..., Metric]:
+    def function(self, default: str, padding_mode: str) -> Callable[..., Metric]:
         """Return the function from an image (1, C, *spatial) to its metric."""
         self.check()
         name = self.name or default
         options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha}
-        if name == MetricName.structure:
+        if name == "structure":
             if self.scale == 0:
                 raise UserError("--scale 0: the structure metric has no Sobel filter; it must be positive")
             options["noise_scale"] = self.scale
         else:
             options["scale"] = self.scale
-        if name == MetricName.gradient:
+        if name == "gradient":
             options["eps_omega"] = self.eps_omega
         elif self.eps_omega is not None:
             raise UserError(f"--eps-omega: the {name} metric has no drift; choose --metric gradient")
@@ -207,7 +197,7 @@ class FilterKnobs:
     ] = False
     padding: Annotated[
         Padding, typer.Option("--padding", help="What stands past the border.", rich_help_panel=_FILTER)
-    ] = Padding.reflect
+    ] = _REFLECT
     seed: SeedOption = None
 
     @property
@@ -221,7 +211,7 @@ class FilterKnobs:
         found: dict[str, Any] = {"padding_mode": self.padding.value}
         match self.method:
             case Method.tangent | Method.geodesic:
-                default = MetricName.gradient if self.method == Method.tangent else MetricName.edge
+                default = "gradient" if self.method == Method.tangent else "edge"
                 found |= {"samples": self.samples, "centre": self.centre}
                 found["metric"] = self.metric.function(default, self.padding.value)
                 found |= {"stencil": self.stencil.value} if self.stencil else {}
@@ -260,7 +250,7 @@ class FilterKnobs:
             raise UserError(f"{', '.join(unheeded)}: of no use with --method {self.method}")
         if balls:
             self.metric.check()
-            check_stencil(self.samples, self.stencil or StencilName.polar)
+            check_stencil(self.samples, self.stencil or "polar")
         elif self.method == Method.interpolated:
             self._check_interpolated()
         elif self.size is not None:
@@ -277,9 +267,9 @@ class FilterKnobs:
             raise UserError(f"--size {self.size:g}: must be more than 1 and finite")
 
 
-def check_stencil(samples: int, stencil: StencilName) -> None:
+def check_stencil(samples: int, stencil: str) -> None:
     """Refuse a number of samples that balls cannot be sampled with."""
-    if stencil != StencilName.polar:
+    if stencil != "polar":
         _check_odd("--samples", samples, f" with --stencil {stencil}")
     elif samples < 2:
         raise UserError(f"--samples {samples}: must be at least 2 with --stencil polar")

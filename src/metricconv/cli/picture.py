@@ -32,14 +32,16 @@ class Picture:
     Args:
         pixels: (H, W) or (D, H, W), with channels along ``channel_axis`` if that is given; any real dtype.
         channel_axis: the axis of the channels.
-        opacity: of the size without channels, kept aside: it is not filtered.
+        opacity: of the size without channels, kept aside: colours are filtered by how much they are seen, it is not.
         profile: of its colours (ICC).
+        extra: how many of the channels come after red, green and blue.
     """
 
     pixels: Array
     channel_axis: int | None = None
     opacity: Array | None = None
     profile: bytes | None = None
+    extra: int = 0
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -53,8 +55,30 @@ class Picture:
 
     def floats(self) -> NDArray[np.float64]:
         """Return the pixels as floats, integers scaled to at most 1."""
-        scale = np.iinfo(self.pixels.dtype).max if self.pixels.dtype.kind in "ui" else 1
-        return self.pixels.astype(np.float64) / scale
+        return _floats(self.pixels)
+
+    def weighed(self) -> "Picture":
+        """Return the colours times their opacity, and the opacity as one more: in means of these, all that is seen
+        counts, and as much as it is seen. A picture without opacity is returned as it is.
+        """
+        if self.opacity is None:
+            return self
+        weights = _floats(self.opacity)[..., None]
+        both = np.concatenate([self._colours() * weights, weights], -1)
+        return Picture(both.astype(np.float32 if self.pixels.dtype.itemsize <= 2 else np.float64), -1)
+
+    def unweighed(self, means: Array) -> Array:
+        """Return the colours of means over the weighed picture; where nothing is seen, those that are there."""
+        if self.opacity is None:
+            return means
+        weights = means[..., -1:]
+        seen = weights > 0
+        colours = np.where(seen, means[..., :-1] / np.where(seen, weights, 1), self._colours())
+        return colours[..., 0] if self.channel_axis is None else colours
+
+    def _colours(self) -> Array:
+        """Return the pixels as floats with channels last, of a picture with opacity, whose channels are last if any."""
+        return _floats(self.pixels)[..., None] if self.channel_axis is None else _floats(self.pixels)
 
     def with_values(self, values: NDArray[Any]) -> "Picture":
         """Return the picture with other values, floats in the range of ``floats``, at the depth it had."""
@@ -69,6 +93,11 @@ class Picture:
             return pixels
         colours = pixels[..., None] if self.channels == 1 else pixels
         return np.concatenate([colours, self.opacity[..., None]], axis=-1)
+
+
+def _floats(pixels: Array) -> Array:
+    """Return numbers as floats, integers scaled to at most 1."""
+    return pixels.astype(np.float64) / (np.iinfo(pixels.dtype).max if pixels.dtype.kind in "ui" else 1)
 
 
 def to_depth(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

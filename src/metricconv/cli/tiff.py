@@ -57,15 +57,16 @@ def picture(series: tifffile.TiffPageSeries, pixels: Array, channels: int | None
     pixels = upright(pixels, channels, page.tags.valueof("Orientation", 1))
     if page.extrasamples[-1:] == (tifffile.EXTRASAMPLE.UNASSALPHA,) and channels == series.axes.find("S"):
         return split_opacity(np.moveaxis(pixels, channels, -1), profile)
-    return Picture(pixels, channels, None, profile)
+    extra = len(page.extrasamples) if page.photometric == _COLOURS.RGB and channels == series.axes.find("S") else 0
+    return Picture(pixels, channels, None, profile, extra)
 
 
 def options(picture: Picture) -> dict[str, Any]:
     """Return how ``tifffile.imwrite`` is told what an interleaved picture is."""
     return {
-        "photometric": "rgb" if picture.channels == 3 else "minisblack",
+        "photometric": "rgb" if picture.channels - picture.extra == 3 else "minisblack",
         "planarconfig": "contig" if picture.channels > 1 or picture.opacity is not None else None,
-        "extrasamples": None if picture.opacity is None else ["unassalpha"],
+        "extrasamples": ["unspecified"] * picture.extra + ["unassalpha"] * (picture.opacity is not None) or None,
         "iccprofile": picture.profile,
         "compression": "zlib",
     }

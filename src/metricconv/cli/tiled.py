@@ -57,13 +57,16 @@ def filter_tiled(
         if len(picture.spatial) != 2 and output.suffix.lower() in (".tif", ".tiff") and not is_zarr(output):
             raise UserError(f"{output}: a volume of tiles fits into .zarr or .npy only")
         chosen.check_reach(source, picture.spatial)
-        image, channels = picture.pixels, picture.channel_axis
+        seen = picture.weighed()
+        image, channels = seen.pixels, seen.channel_axis
         chunks = [-1 if channels is not None and a == channels % image.ndim else tile for a in range(image.ndim)]
         image = image.rechunk(chunks)
         with _Bar(progress, "looking for the largest ball"):
             values = getattr(large, chosen.function)(image, channel_axis=channels, **chosen.keywords())
-        kind = np.dtype(np.uint8) if image.dtype.kind == "b" else image.dtype
-        filtered = values.map_blocks(_at_depth, source, image.dtype, dtype=kind).rechunk(chunks)
+        dtype = picture.pixels.dtype
+        kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        filtered = picture.unweighed(values).map_blocks(_at_depth, source, dtype, dtype=kind)
+        filtered = filtered.rechunk(chunks[: filtered.ndim])
         with _Bar(progress, f"filtering {source}"):
             _write(output, dataclasses.replace(picture, pixels=filtered), tile)
 

@@ -5,7 +5,6 @@ directions, shorter where they do not (r = 0, a singular matrix). A spectral met
 the mean eigenvalue: exact for an orthonormal frame, and in every case with a spectrum inside [min λ_k, max λ_k].
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ._symmetric import planes
 
 # Vectors shorter than this name no direction. It also bounds the frame's derivatives, by its inverse.
 _SHORTEST_VECTOR = 1e-4
@@ -43,7 +43,7 @@ def _vector_axes(raw: Tensor, dim: int) -> list[Tensor]:
 def _skew_axes(raw: Tensor, dim: int) -> list[Tensor]:
     """Take the columns of exp(S), S skew-symmetric with entries π tanh(raw/π)."""
     generators = raw.new_zeros(raw.shape[2], dim, dim)
-    for generator, (i, j) in zip(generators, _planes(dim), strict=True):
+    for generator, (i, j) in zip(generators, planes(dim), strict=True):
         generator[i, j], generator[j, i] = -1, 1
     angles = (math.pi * torch.tanh(raw / math.pi)).movedim(2, -1)
     rotation = _exponential((angles[..., None, None] * generators).sum(-3))  # (B, G, *spatial, d, d)
@@ -74,7 +74,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 def _givens_axes(raw: Tensor, dim: int) -> list[Tensor]:
     """Take the columns of a product of planar rotations, one angle for each pair of axes."""
     axes = _image_axes(raw, dim)
-    for angle, (i, j) in zip(raw.split(1, 2), _planes(dim), strict=True):
+    for angle, (i, j) in zip(raw.split(1, 2), planes(dim), strict=True):
         cos, sin = angle.cos(), angle.sin()
         axes[i], axes[j] = cos * axes[i] + sin * axes[j], cos * axes[j] - sin * axes[i]
     return axes
@@ -97,10 +97,6 @@ def _qr_axes(raw: Tensor, dim: int) -> list[Tensor]:
     return [column[:, :, :dim] for column in columns]
 
 
-def _planes(dim: int) -> list[tuple[int, int]]:
-    return list(itertools.combinations(range(dim), 2))
-
-
 def _image_axes(like: Tensor, dim: int) -> list[Tensor]:
     eye = torch.eye(dim, dtype=like.dtype, device=like.device)
     return [axis.view(1, 1, dim, *(1,) * dim) for axis in eye.unbind()]
@@ -108,8 +104,8 @@ def _image_axes(like: Tensor, dim: int) -> list[Tensor]:
 
 FRAMES = {
     "vector": Frame(lambda dim: [1.0, 0.0], _vector_axes),
-    "skew": Frame(lambda dim: [0.0] * len(_planes(dim)), _skew_axes),
-    "givens": Frame(lambda dim: [0.0] * len(_planes(dim)), _givens_axes),
+    "skew": Frame(lambda dim: [0.0] * len(planes(dim)), _skew_axes),
+    "givens": Frame(lambda dim: [0.0] * len(planes(dim)), _givens_axes),
     "qr": Frame(lambda dim: [float(i == j) for i in range(dim) for j in range(dim)], _qr_axes),
 }
 _NOTHING_TO_ROTATE = Frame(lambda dim: [], _image_axes)

@@ -15,6 +15,11 @@ def pairs(dim: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(dim) for j in range(i, dim)]
 
 
+def planes(dim: int) -> list[tuple[int, int]]:
+    """Return the pairs i < j of axes."""
+    return [(i, j) for i, j in pairs(dim) if i < j]
+
+
 def dim_of(packed: int) -> int:
     """Return d from d(d+1)/2, or 0 when no d fits."""
     dim = 0

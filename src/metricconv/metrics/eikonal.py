@@ -22,7 +22,7 @@ from .. import _checks
 from .._checks import Vectors
 from . import _symmetric
 from .base import Metric
-from .flow import check_positive
+from .flow import check_known, check_positive
 
 # Stands for a distance that is not known yet: its square is still a float32.
 _FAR = 1e15
@@ -69,6 +69,7 @@ def geodesic_distance(
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """
     _checks.instance_of(metric, Metric, "metric")
+    check_known(metric)
     source = _checks.vectors(source, "source")
     if metric.dim not in (2, 3) or source.dim() != 2 or source.shape[1] != metric.dim or not len(source):
         raise ValueError(
@@ -84,7 +85,7 @@ def geodesic_distance(
     fine = _refined(metric, refine)
     reach = _checks.whole(max(refine // 2, 1) if reach is None else reach, "reach", minimum=1)
     simplices = _Simplices.of(fine, reach)
-    distance = start = _near(fine, metric, source, refine, reach)
+    distance = start = _near(metric, source, refine, reach)
     rounds = _checks.whole(8 * sum(fine.spatial) if max_rounds is None else max_rounds, "max_rounds", minimum=1)
     for count in itertools.count(1):
         renewed = torch.minimum(simplices.best(distance), start)
@@ -244,7 +245,7 @@ def _nodes(metric: Metric, refine: int) -> Tensor:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"))
 
 
-def _near(fine: Metric, metric: Metric, source: Tensor, refine: int, reach: int) -> Tensor:
+def _near(metric: Metric, source: Tensor, refine: int, reach: int) -> Tensor:
     """Return the distances of nodes next to the source, along straight lines by Simpson's rule, and far elsewhere."""
     nodes = _nodes(metric, refine)
     start = torch.full((), _FAR, dtype=metric.dtype, device=metric.device)

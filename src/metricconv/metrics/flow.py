@@ -87,14 +87,14 @@ def geodesics(
 
 
 def exp_map(
-    metric: Metric, position: Vectors, vector: Vectors, steps: int = 32, *, padding_mode: str = "border"
+    metric: Metric, points: Vectors, vectors: Vectors, steps: int = 32, *, padding_mode: str = "border"
 ) -> Tensor:
     """Return exp_x(v): where the geodesic arrives that leaves x along v and is F_x(v) long.
 
     Args:
         metric, steps, padding_mode: as in ``geodesics``.
-        position: (N, d), or (B, G, N, d), in pixels.
-        vector: of the same shape. A vector of 0 stays where it is, and its derivative is taken to be 0 there.
+        points: x, (N, d) or (B, G, N, d), in pixels.
+        vectors: v, of the same shape. A vector of 0 stays where it is, and its derivative is taken to be 0 there.
 
     Returns:
         (B, G, N, d), in pixels.
@@ -104,8 +104,8 @@ def exp_map(
     """
     field = FlowField.of(metric, padding_mode=padding_mode)
     _check_positive_if_known(metric)
-    origin, (direction, size) = _curves(metric, position, "position"), _headed(_curves(metric, vector, "vector"))
-    _check_counts(position=origin[0], vector=direction[0])
+    origin, (direction, size) = _curves(metric, points, "points"), _headed(_curves(metric, vectors, "vectors"))
+    _check_counts(points=origin[0], vectors=direction[0])
     local = field.read(origin)
     length = size * _euclidean(local, direction) * _tilt(local, direction)
     for segment in shoot(field, origin, direction, length, steps):
@@ -161,6 +161,12 @@ def check_positive(metric: Metric) -> None:
         )
 
 
+def check_known(metric: Metric) -> None:
+    """Refuse a metric whose geodesics have no equations here."""
+    if type(metric) not in (Riemannian, Randers):
+        raise TypeError(f"geodesics know Riemannian and Randers metrics, got {type(metric).__name__}")
+
+
 def _check_positive_if_known(metric: Metric) -> None:
     """Refuse a metric that is not positive, unless a compiler or ``torch.func`` keeps its numbers from us."""
     if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
@@ -196,8 +202,7 @@ class FlowField:
     @classmethod
     def of(cls, metric: Metric, spacing: Sequence[float] | None = None, padding_mode: str = "border") -> "FlowField":
         """Take the derivatives of a metric whose nodes are ``spacing`` (1 by default) pixels apart, and pack."""
-        if type(metric) not in (Riemannian, Randers):
-            raise TypeError(f"geodesics know Riemannian and Randers metrics, got {type(metric).__name__}")
+        check_known(metric)
         circular = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode") == "circular"
         tensors = {name: t.flatten(0, 1) for name, t in metric.tensors().items()}  # [B·G, ·, *spatial]
         steps = tuple(spacing) if spacing is not None else (1.0,) * metric.dim
@@ -211,7 +216,8 @@ class FlowField:
         if omega is not None:
             values.append(omega)
             turns = [derivative(omega, axis) for axis in range(metric.dim)]
-            slopes = [turns[k][:, j : j + 1] - turns[j][:, k : k + 1] for k, j in _planes(metric.dim)] + slopes
+            planes = _symmetric.planes(metric.dim)
+            slopes = [turns[k][:, j : j + 1] - turns[j][:, k : k + 1] for k, j in planes] + slopes
         packed = [torch.cat(values, 1), torch.cat(slopes, 1)]
         if not circular:
             packed = [_bordered(packed[0]), torch.nn.functional.pad(packed[1], (1, 1) * metric.dim)]
@@ -260,7 +266,7 @@ class FlowField:
         omega, curl = None, {}
         if self.drift:
             omega = tuple(next(numbers) for _ in range(self.dim))
-            curl = {plane: next(numbers) for plane in _planes(self.dim)}
+            curl = {plane: next(numbers) for plane in _symmetric.planes(self.dim)}
             curl |= {(j, k): -b for (k, j), b in curl.items()}
         return Local(M, omega, curl, [symmetric() for _ in range(self.dim)])
 
@@ -372,11 +378,6 @@ def _solve(matrix: dict[tuple[int, int], Tensor], q: Vector) -> tuple[Vector, Te
         for i in range(k + 1, dim):
             scaled[k] = scaled[k] - m[k, i] / pivots[k] * scaled[i]
     return tuple(scaled), square
-
-
-def _planes(dim: int) -> list[tuple[int, int]]:
-    """Return the pairs k < j of axes."""
-    return [(k, j) for k in range(dim) for j in range(k + 1, dim)]
 
 
 def _neighbours(field: Tensor, axis: int, circular: bool) -> tuple[Tensor, Tensor]:

@@ -26,11 +26,11 @@ def gradient_metric(
     image: Tensor,
     iota: float = 0.1,
     alpha: float = 100.0,
+    *,
     eps_omega: float = 1.0,
     drift: str = "tangent",
     scale: float | None = None,
     padding_mode: str = "border",
-    *,
     largest: float | None = None,
 ) -> Riemannian | Randers:
     """Flatten the balls against the image's edges: thin along the gradient ∇f, long across it.
@@ -89,9 +89,9 @@ def edge_metric(
     image: Tensor,
     iota: float = 0.05,
     alpha: float = 10.0,
+    *,
     scale: float | None = 1.5,
     padding_mode: str = "border",
-    *,
     largest: float | None = None,
 ) -> Riemannian:
     """Shrink the balls near the image's edges, and keep them round: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
@@ -127,10 +127,10 @@ def structure_metric(
     image: Tensor,
     iota: float = 0.2,
     alpha: float = 10.0,
+    *,
     noise_scale: float = 1.0,
     integration_scale: float = 2.0,
     padding_mode: str = "border",
-    *,
     largest: float | None = None,
 ) -> Riemannian:
     """Lay the balls along the image's coherent structures, all with the volume of the round one.

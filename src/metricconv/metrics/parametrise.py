@@ -131,19 +131,22 @@ class Parametrisation(ABC):
             gain: one number, what they are multiplied with before that.
             radius: the unit balls are made so many times as large.
         """
+        self._check(raw, start, gain)
         if not torch.compiler.is_compiling():  # a compiler fuses the formulas by itself
-            self._check(raw, start, gain)
             for fused in FUSED:
                 metric = fused(self, raw, start, gain, radius)
                 if metric is not None:
                     return metric
-        return self.formula(raw, start, gain, radius)
+        return self._formula(raw, start, gain, radius)
 
     def formula(
         self, raw: Tensor, start: Tensor | None = None, gain: Tensor | None = None, radius: float = 1
     ) -> Randers | Riemannian:
         """Return the same in plain PyTorch, with derivatives of any order."""
         self._check(raw, start, gain)
+        return self._formula(raw, start, gain, radius)
+
+    def _formula(self, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float) -> Randers | Riemannian:
         raw = affine(raw, start, gain).clamp(-_SATURATION, _SATURATION)
         M = self.matrix(raw[:, :, : self.matrix_channels])
         drift = self._drift(M, raw[:, :, self.matrix_channels :]) if self._drift_channels else None

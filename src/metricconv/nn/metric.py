@@ -31,7 +31,8 @@ class MetricConv(AdaptiveConv):
             kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
         metric: a metric instead of a predictor: a ``Metric``, or a callable from the input to one. Given on the grid
             of the input, it is read at the centres of the output's pixels. One of the input's size is taken for that
-            even where a strided output has the same size.
+            even where a strided output has the same size. It is the user's: neither in ``state_dict`` nor among the
+            parameters.
         ball: "tangent", of the metric at each pixel alone, or "geodesic", of the metric as it changes around it. They
             start alike, as the identity metric is the same everywhere.
         steps: of the integrator along each ray of a geodesic ball; see ``GeodesicBall``.

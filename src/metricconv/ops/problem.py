@@ -5,6 +5,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _checks
 from .._interpolation import PADDING_MODES
@@ -71,6 +72,17 @@ class Problem:
         """Where the output's pixels lie in the input."""
         size = tuple(self.input.shape[2:])
         return OutputGrid(size, self.support.kernel_size, self.support.dilation, self.stride, self.padding)
+
+
+# Why an engine whose kernels know one backward pass refuses what is ``transformed``.
+NO_TRANSFORMS = "its kernels have the derivatives of autograd's backward alone, not those of torch.func or forward mode"
+
+
+def transformed() -> bool:
+    """Return whether torch.func, or forward-mode derivatives, are at work; a compiler has its own way with them."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def check(problem: Problem) -> None:

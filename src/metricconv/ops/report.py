@@ -1,11 +1,8 @@
 """Which engines can run here, and what the others would need and bring."""
 
 import dataclasses
-import importlib.util
 
-import torch
-
-from . import cpu
+from . import cpu, triton
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +51,7 @@ def backend_report() -> BackendReport:
     missing = cpu.absence()
     return BackendReport(
         (
-            EngineState("triton", _TRITON, _no_triton()),
+            EngineState("triton", _TRITON, triton.absence()),
             EngineState("cpu", _CPU, missing and f"{missing}; pip install 'metricconv[cpu]'"),
             EngineState("reference", _REFERENCE, None),
         )
@@ -70,13 +67,3 @@ _CPU = (
     "backward of tangent balls, 6 to 18 times as fast as the reference"
 )
 _REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
-
-
-def _no_triton() -> str | None:
-    if not torch.cuda.is_available():
-        return "there is no CUDA device, or this torch was built without CUDA"
-    if torch.cuda.get_device_capability() < (8, 0):
-        return f"it needs compute capability 8.0, the device has {torch.cuda.get_device_capability()}"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; pip install triton"
-    return None

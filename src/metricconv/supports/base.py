@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ..metrics import Metric
+from ..stencils import Stencil
 
 
 class Support(ABC):
@@ -19,12 +21,16 @@ class Support(ABC):
     each pixel's centre, exactly as for ``torch.nn.Conv2d``. It holds only its compact parameters; the offsets follow
     from them. Engines may read the parameters of the kinds they know; any support works through ``offsets``.
 
+    ``stride`` is None, the default, where a support suits outputs of any stride. Otherwise it suits that one alone, in
+    input pixels along each axis. Geodesic balls have one, as they look at the metric of other output pixels and must
+    know how far away these lie; and a strided layer tells its own to its supports (``placed``), so that they can be
+    drawn where they looked.
+
     A new support is one subclass: ``kernel_size``, ``dilation``, ``offsets``, and ``tensors`` so that it is checked.
     """
 
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
-    # The only one it is for: where samples depend on those of other pixels, and where a strided layer looked.
     stride: tuple[int, ...] | None = None
 
     @abstractmethod
@@ -81,6 +87,14 @@ def reference_kernel(
         _checks.tuple_of(kernel_size, dim, "kernel_size", minimum=1),
         _checks.tuple_of(dilation, dim, "dilation", minimum=1),
     )
+
+
+def check_ball(metric: Metric, stencil: Stencil) -> None:
+    """Refuse a metric and a stencil that make no ball."""
+    _checks.instance_of(metric, Metric, "metric")
+    _checks.instance_of(stencil, Stencil, "stencil")
+    if stencil.dim != metric.dim:
+        raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
 
 
 def lattice(

@@ -13,7 +13,7 @@ from .. import _checks
 from ..metrics import Metric
 from ..metrics.flow import PADDING_MODES, FlowField, Segment, Vector, shoot, smoothed
 from ..stencils import Stencil
-from .base import Support
+from .base import Support, check_ball
 from .tangent_ball import farthest_sample
 
 # Numbers looked up at once, for each corner of a cell: 16 MB in float32.
@@ -82,7 +82,6 @@ class GeodesicBall(Support):
             reach in pixels is plenty.
         smooth: how many times M and ω are first averaged over 3^d pixels with binomial weights. Without it the samples
             of a metric that is rough from pixel to pixel depend on it wildly, and so do gradients.
-        radius: ρ, the same as ``metric.scaled(ρ)``.
         dilation: that of the reference kernel; it sets the output's size and centres, as in ``nn.Conv2d``.
         stride: input pixels between output pixels, the one that is given to ``support_conv``.
         padding_mode: how the metric goes on past its border: with the "border" values or "circular".
@@ -100,29 +99,25 @@ class GeodesicBall(Support):
         stencil: Stencil | Rays,
         steps: int | None = None,
         smooth: int = 1,
-        radius: float = 1.0,
         dilation: int | Sequence[int] = 1,
         *,
         stride: int | Sequence[int] = 1,
         padding_mode: str = "border",
     ) -> None:
-        _checks.instance_of(metric, Metric, "metric")
         self.rays = stencil if isinstance(stencil, Rays) else Rays.of(stencil)
         self.metric, self.stencil = metric, self.rays.stencil
+        check_ball(metric, self.stencil)
         dim = self.stencil.dim
-        if dim != metric.dim:
-            raise ValueError(f"`stencil` has {dim} spatial axes, `metric` has {metric.dim}: they must agree")
         self.kernel_size = self.stencil.kernel_size
         self.steps = default_steps(self.kernel_size) if steps is None else steps
         self.steps = _checks.whole(self.steps, "steps", minimum=1)
         self.smooth = _checks.whole(smooth, "smooth", minimum=0)
-        self.radius = _checks.positive(radius, "radius")
         self.dilation = _checks.tuple_of(dilation, dim, "dilation", minimum=1)
         self.stride: tuple[int, ...] = _checks.tuple_of(stride, dim, "stride", minimum=1)
         self.padding_mode = _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
 
     def offsets(self, samples: slice = slice(None)) -> Tensor:
-        """Return exp_x(s_j ρ y(u_j)) − x: (B, G, P, d, *out)."""
+        """Return exp_x(s_j y(u_j)) − x: (B, G, P, d, *out)."""
         metric = smoothed(self.metric, self.smooth, padding_mode=self.padding_mode)
         field = FlowField.of(metric, self.stride, self.padding_mode)
         places = {j: self.rays.places.get(j) for j in range(self.samples)[samples]}
@@ -142,7 +137,7 @@ class GeodesicBall(Support):
 
     def reach(self) -> float:
         """Return how far from its pixel the farthest sample may lie, in pixels. Synchronises with the device."""
-        return self.radius * farthest_sample(self.metric, self.stencil)
+        return farthest_sample(self.metric, self.stencil)
 
     def over(self, size: Sequence[int]) -> "GeodesicBall":
         """Return the ball of every pixel of an output of this size: where a metric broadcasts, rays see it go on."""
@@ -154,7 +149,6 @@ class GeodesicBall(Support):
             self.rays,
             self.steps,
             self.smooth,
-            self.radius,
             self.dilation,
             stride=self.stride,
             padding_mode=self.padding_mode,
@@ -175,7 +169,7 @@ class GeodesicBall(Support):
         vectors = torch.stack([self.rays.vectors[ray] for ray in rays]).to(field.nodes)  # [R, d + 1]
         *direction, length = vectors.t()[:, :, None, None].unbind(0)
         found = {}
-        segments = shoot(field, self._pixels(field.nodes), tuple(direction), length * self.radius, self.steps)
+        segments = shoot(field, self._pixels(field.nodes), tuple(direction), length, self.steps)
         for n, segment in enumerate(segments):
             each = _split(segment)
             for j, (ray, part) in places.items():

@@ -1,5 +1,6 @@
 """The support of ordinary, dilated and interpolated convolutions: the same grid everywhere."""
 
+import numbers
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -33,7 +34,10 @@ class Grid(Support):
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         if spacing is None:
             spacing = self.dilation
-        self.spacing = (float(spacing),) * dim if isinstance(spacing, int | float) else tuple(map(float, spacing))
+        if isinstance(spacing, float | numbers.Real):  # NumPy's numbers too
+            self.spacing = (float(spacing),) * dim
+        else:
+            self.spacing = tuple(map(float, spacing))
         if len(self.spacing) != dim or not all(0 < s < float("inf") for s in self.spacing):
             raise ValueError(f"`spacing` (={spacing!r}) must be positive, one number or one for each of {dim} axes")
 

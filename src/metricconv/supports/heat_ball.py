@@ -15,7 +15,7 @@ from .. import _checks
 from .._interpolation import interpolate
 from ..metrics import Metric
 from ..stencils import Stencil
-from .base import Support
+from .base import Support, check_ball
 
 # Kernel values held at once: 64 MB in float32.
 _CHUNK_ELEMENTS = 2**24
@@ -65,10 +65,7 @@ class HeatBall(Support):
         kernel_radius: int = 5,
         dilation: int | Sequence[int] = 1,
     ) -> None:
-        _checks.instance_of(metric, Metric, "metric")
-        _checks.instance_of(stencil, Stencil, "stencil")
-        if stencil.dim != metric.dim:
-            raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
+        check_ball(metric, stencil)
         self.metric, self.stencil, self.kernel_size = metric, stencil, stencil.kernel_size
         self.dt, self.scale = _checks.positive(dt, "dt"), _checks.positive(scale, "scale")
         self.diffusion_steps = _whole(diffusion_time, dt, "diffusion_time", 1)
@@ -84,8 +81,8 @@ class HeatBall(Support):
 
     def offsets(self, samples: slice = slice(None)) -> Tensor:
         """Return where the stencil has flowed to: (B, G, P, d, *out)."""
-        directions, radii = self.stencil[samples]
-        start = self.metric.unit_vectors(directions)
+        radii = self.stencil.radii[samples]
+        start = self.metric.unit_vectors(self.stencil.directions[samples])
         start = self.scale * start * radii.to(start).view(1, 1, -1, *(1,) * (self.dim + 1))
         shape, size = start.shape, self.metric.spatial
         start = start.expand(*shape[: -self.dim], *size).flatten(0, 1).flatten(3)  # [F, P, d, N]

@@ -7,7 +7,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric
 from ..stencils import Stencil
-from .base import Support
+from .base import Support, check_ball
 
 
 class TangentBall(Support):
@@ -26,18 +26,14 @@ class TangentBall(Support):
     """
 
     def __init__(self, metric: Metric, stencil: Stencil, dilation: int | Sequence[int] = 1) -> None:
-        _checks.instance_of(metric, Metric, "metric")
-        _checks.instance_of(stencil, Stencil, "stencil")
-        if stencil.dim != metric.dim:
-            raise ValueError(f"`stencil` has {stencil.dim} spatial axes, `metric` has {metric.dim}: they must agree")
+        check_ball(metric, stencil)
         self.metric, self.stencil, self.kernel_size = metric, stencil, stencil.kernel_size
         self.dilation = _checks.tuple_of(dilation, stencil.dim, "dilation", minimum=1)
 
     def offsets(self, samples: slice = slice(None)) -> Tensor:
         """Return s_j u_j / F(u_j): (B, G, P, d, *out)."""
-        directions, radii = self.stencil[samples]
-        points = self.metric.unit_vectors(directions)
-        return points * radii.to(points).view(1, 1, -1, *(1,) * (self.dim + 1))
+        points = self.metric.unit_vectors(self.stencil.directions[samples])
+        return points * self.stencil.radii[samples].to(points).view(1, 1, -1, *(1,) * (self.dim + 1))
 
     def reach(self) -> float:
         """Return how far from its pixel the farthest sample may lie, in pixels. Synchronises with the device."""

@@ -98,10 +98,10 @@ def unit_balls(
         assert looked_at is not None
         metric = local = _fitted(metric.kernel_size, looked_at)
     if kind == "geodesic":
-        radius, mode = 1.0, "border"
+        mode = "border"
         if isinstance(source, GeodesicBall):
-            radius, smooth, mode = source.radius, source.smooth, source.padding_mode
-        arrive = partial(_along_geodesics, smoothed(metric.scaled(radius), smooth, padding_mode=mode), where, mode)
+            smooth, mode = source.smooth, source.padding_mode
+        arrive = partial(_along_geodesics, smoothed(metric, smooth, padding_mode=mode), where, mode)
     else:
         arrive = partial(_straight, local, where)
     directions, shift = ellipses(local, _OUTLINE)
@@ -310,5 +310,5 @@ def _around(support: GeodesicBall, row: int, column: int) -> tuple[GeodesicBall,
     margin = sight(support.reach() / min(support.stride), support.steps) + support.smooth
     rows, columns = (slice(max(place - margin, 0), place + margin + 1) for place in (row, column))
     near = support.metric[:, :, rows, columns]
-    part = GeodesicBall(near, support.rays, support.steps, support.smooth, support.radius, stride=support.stride)
+    part = GeodesicBall(near, support.rays, support.steps, support.smooth, stride=support.stride)
     return part, (row - rows.start, column - columns.start)

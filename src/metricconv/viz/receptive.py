@@ -68,14 +68,14 @@ def receptive_field(
     _checks.instance_of(model, nn.Module, "model")
     seen: dict[str, list[Support]] = {}
     watched = watch_supports(model, lambda name, support: seen.setdefault(name, []).append(support))
-    with torch.no_grad(), _evaluating(model), watched:
-        model(image)
-    twin = _twin(model, seen if adaptive else {})
+    with torch.inference_mode(False), torch.no_grad(), _evaluating(model), watched:
+        model(image.clone())
     reached: list[Tensor] = []
-    module = twin if layer is None else canvas.named_layer(twin, layer)
-    handle = module.register_forward_hook(lambda module, args, output: reached.append(output))
-    ones = torch.ones_like(image, requires_grad=True)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        twin = _twin(model, seen if adaptive else {})
+        module = twin if layer is None else canvas.named_layer(twin, layer)
+        handle = module.register_forward_hook(lambda module, args, output: reached.append(output))
+        ones = torch.ones_like(image, requires_grad=True)
         twin(ones)
         handle.remove()
         unit = _unit(reached, point, layer)
@@ -143,7 +143,7 @@ def _twin(model: nn.Module, seen: dict[str, list[Support]]) -> nn.Module:
             return _Mean(
                 module, supports.get(id(module)) or itertools.repeat(Grid(module.kernel_size, module.dilation))
             )
-        if isinstance(module, _NORMS) or type(module).__module__ == "torch.nn.modules.activation":
+        if isinstance(module, _NORMS) or _is_activation(module):
             return nn.Identity()
         if isinstance(module, _POOLS):
             return _averaging(module)
@@ -160,6 +160,11 @@ def _twin(model: nn.Module, seen: dict[str, list[Support]]) -> nn.Module:
             parameter.requires_grad_(False)
             parameter.fill_(1 / parameter[0].numel() if parameter is module.weight else 0.0)
     return twin
+
+
+def _is_activation(module: nn.Module) -> bool:
+    """Return whether a layer is one of torch's activations; attention, which stands among them, mixes places."""
+    return type(module).__module__ == "torch.nn.modules.activation" and not isinstance(module, nn.MultiheadAttention)
 
 
 def _averaging(pool: nn.Module) -> nn.Module:

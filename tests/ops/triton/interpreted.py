@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d
 from torch.utils.flop_counter import FlopCounterMode
 
 import metricconv as mc
+from layers import stir
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import backward, call, geodesic, launch, library, narrow_conv, tiles
@@ -184,7 +185,7 @@ def test_offsets_side_by_side_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("smooth", "steps", "drift"), [(0, 4, True), (2, 1, False)])
 def test_geodesics(smooth: int, steps: int, drift: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    change_balls(monkeypatch, drift, smooth=smooth, steps=steps, radius=0.8)
+    change_balls(monkeypatch, drift, smooth=smooth, steps=steps)
     check(Case(kind="geodesic", size=(4, 5), kernel=(3, 3)), TOLERANCE)
 
 
@@ -417,3 +418,28 @@ def test_layers_predict_by_the_fused_way() -> None:
             found = layer.head(x)
     assert found.dtype == torch.float16 and found.is_contiguous()
     torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_function_transforms_take_the_reference() -> None:
+    tensors, run = Case(channels=(2, 2), kernel=(1, 3), size=(3, 4)).make()
+    for name, tensor in tensors.items():
+        slopes = []
+        for backend in ("auto", "reference"):
+            _, slope = torch.func.jvp(lambda t: run(tensors | {name: t}, backend=backend), (tensor,), (tensor,))  # noqa: B023
+            slopes.append(slope)
+        assert slopes[1].norm() > 0
+        torch.testing.assert_close(*slopes)
+    with pytest.raises(ValueError, match="derivatives of autograd's backward alone"):
+        torch.func.grad(lambda x: run(tensors | {"input": x}, backend="triton").sum())(tensors["input"])
+
+
+def test_layers_have_the_derivatives_of_function_transforms() -> None:
+    layer, x = stir(mc.nn.MetricConv2d(2, 2, 3, padding=1)), torch.randn(1, 2, 4, 4)
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(layer, parameters, x).square().sum()
+
+    found = torch.func.grad(loss)(parameters)
+    expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    torch.testing.assert_close(list(found.values()), list(expected), rtol=1e-4, atol=1e-4)

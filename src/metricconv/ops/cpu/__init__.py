@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..._interpolation import FARTHEST
 from ...metrics import Randers, Riemannian
 from ...metrics.flow import FlowField, smoothed
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ...supports.base import lattice
-from ..problem import Problem
+from ..problem import NO_TRANSFORMS, Problem, transformed
 
 _INSTALLED = importlib.util.find_spec("numba") is not None
 _KINDS = {
@@ -54,8 +53,8 @@ def refusal(problem: Problem) -> str | None:
         return f"{missing} (pip install 'metricconv[cpu]')"
     if torch.compiler.is_exporting():
         return "an exported graph runs where its kernels are not"
-    if not torch.compiler.is_compiling() and _transformed():
-        return "its kernels have the derivatives of autograd's backward alone, not those of torch.func or forward mode"
+    if transformed():
+        return NO_TRANSFORMS
     if support.dim > 3:
         return f"it knows supports with 1 to 3 spatial axes, this one has {support.dim}"
     if type(support) not in _KINDS:
@@ -117,11 +116,6 @@ def _computed(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _transformed() -> bool:
-    """Return whether torch.func, or forward-mode derivatives, are at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def _solid(t: Tensor, dim: int) -> Tensor:
     """Give a tensor (…, *spatial) three spatial axes, the absent ones first."""
     return t.reshape(*t.shape[:-dim], *(1,) * (3 - dim), *t.shape[-dim:])
@@ -166,7 +160,7 @@ def _table(problem: Problem) -> Tensor:
         ray, part = zip(*places, strict=True)
         vectors = support.rays.vectors.to(x.device)[list(ray)]
         *direction, length = vectors.unbind(1)
-        return torch.stack([*direction, vectors.new_tensor(part), vectors.new_tensor(ray), length * support.radius], 1)
+        return torch.stack([*direction, vectors.new_tensor(part), vectors.new_tensor(ray), length], 1)
     if isinstance(support, TangentBall):
         stencil = support.stencil
         return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)

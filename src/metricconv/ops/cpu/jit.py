@@ -41,8 +41,8 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function into what calls it: a formula in a loop, which could not become vector instructions around a
-    call, or a step of every tap, as to hand over a geometry costs more than many a loop.
+    """Compile a function into what calls it: a loop around a call cannot become vector instructions, and to hand many
+    arguments over at every tap takes longer than the tap.
     """
     return compiled(function, forceinline=True, _nrt=False)
 

@@ -22,7 +22,7 @@ from ...metrics import Metric, Parametrisation, Randers, Riemannian
 from ...metrics.parametrise import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
-from ..problem import Problem
+from ..problem import NO_TRANSFORMS, Problem, transformed
 from .launcher import constants
 
 # Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
@@ -192,7 +192,16 @@ def _missing(x: Tensor) -> str | None:
     """Return what the kernels lack to run where ``x`` is, or None."""
     if x.device.type != "cuda" and not (_INTERPRETED and x.device.type == "cpu"):
         return f"its kernels need a CUDA device, `input` is on {x.device}"
+    if transformed():
+        return NO_TRANSFORMS
     return _absence(x.device) if torch.compiler.is_compiling() else _known_absence(x.device)
+
+
+def absence() -> str | None:
+    """Return what the kernels lack to run on this machine, or None."""
+    if not torch.cuda.is_available():
+        return "there is no CUDA device, or this torch was built without CUDA"
+    return _absence(torch.device("cuda", torch.cuda.current_device()))
 
 
 def _absence(device: torch.device) -> str | None:

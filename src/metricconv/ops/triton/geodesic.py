@@ -68,11 +68,11 @@ def displacements(ball: GeodesicBall, plan: Plan, dtype: torch.dtype) -> Tensor:
     rounded = dtype == torch.bfloat16 and not learns
     table, spacing = (plan.vectors, plan.first, plan.sample, plan.fraction), [float(s) for s in ball.stride]
     if learns and M.numel() and not torch.compiler.is_compiling():
-        rays = (len(plan.vectors), len(plan.samples), ball.steps, ball.radius)
+        rays = (len(plan.vectors), len(plan.samples), ball.steps)
         launches, _ = _plan_backward(M, *rays, spacing, circular)
         for launch in launches[:1]:
             launch.ahead(grad=M, field=M, grad_field=M, states=M, **_named(table))
-    numbers = (len(plan.samples), plan.plain, ball.steps, ball.radius, spacing, circular, ball.smooth > 0, rounded)
+    numbers = (len(plan.samples), ball.steps, spacing, circular, ball.smooth > 0, plan.plain, rounded)
     return shoot(M, omega, *table, *numbers).unflatten(0, (metric.batch, metric.groups))
 
 
@@ -215,12 +215,11 @@ def _shoot(
     sample: Tensor,
     fraction: Tensor,
     samples: int,
-    plain: bool,
     steps: int,
-    radius: float,
     spacing: Sequence[float],
     circular: bool,
     smoothed: bool,
+    plain: bool,
     rounded: bool,
 ) -> Tensor:
     """Return where samples lie, (F, P, 2, H, W), the two numbers of a sample side by side in memory."""
@@ -230,7 +229,7 @@ def _shoot(
         quads, octets = _derive(M, omega, spacing, circular, smoothed, rounded)
         block = _block(height * width, 2 * _BLOCK)
         grid = (triton.cdiv(height * width, block["BM"]), len(vectors), fields)
-        numbers = _rays((height, width), samples, radius, spacing, circular) | block
+        numbers = _rays((height, width), samples, spacing, circular) | block
         launch = launch_of(trace_kernel, grid, steps=steps, ROUNDED=rounded, PLAIN=plain, **numbers)
         with on_device(M):
             launch(field=quads, octets=octets, out=out, **_named((vectors, first, sample, fraction)))
@@ -246,9 +245,7 @@ def _compute_shoot_backward(
     sample: Tensor,
     fraction: Tensor,
     samples: int,
-    plain: bool,
     steps: int,
-    radius: float,
     spacing: Sequence[float],
     circular: bool,
     smoothed: bool,
@@ -260,7 +257,7 @@ def _compute_shoot_backward(
         return to_metric
     field, _ = _derive(M, omega, spacing, circular, smoothed, rounded=False)
     sums, grad = torch.zeros_like(field), grad.contiguous()
-    launches, room = _plan_backward(M, len(vectors), samples, steps, radius, spacing, circular)
+    launches, room = _plan_backward(M, len(vectors), samples, steps, spacing, circular)
     tensors = {"grad": grad, "field": field, "grad_field": sums, "states": field.new_empty(room)}
     with on_device(field):
         for launch in launches:
@@ -270,12 +267,12 @@ def _compute_shoot_backward(
 
 
 def _plan_backward(
-    M: Tensor, rays: int, samples: int, steps: int, radius: float, spacing: Sequence[float], circular: bool
+    M: Tensor, rays: int, samples: int, steps: int, spacing: Sequence[float], circular: bool
 ) -> tuple[list[Launch], int]:
     """Return the launches that walk backwards along all rays, one after the other, and how many numbers they keep."""
     fields, _, height, width = M.shape
     block = _block(height * width, _BLOCK)
-    numbers = {"steps": steps, "rays": rays, **_rays((height, width), samples, radius, spacing, circular), **block}
+    numbers = {"steps": steps, "rays": rays, **_rays((height, width), samples, spacing, circular), **block}
     programs = fields * rays * triton.cdiv(height * width, block["BM"])
     most = max(2 * _CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
     launches = [
@@ -296,7 +293,7 @@ def _block(pixels: int, most: int) -> dict[str, int]:
     return {"BM": block, "num_warps": min(block // 32, 4)}
 
 
-def _rays(size: Sequence[int], samples: int, radius: float, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
+def _rays(size: Sequence[int], samples: int, spacing: Sequence[float], circular: bool) -> dict[str, Any]:
     """Return the numbers that both kernels take."""
     nodes = _nodes(size, circular)
     return {
@@ -305,7 +302,6 @@ def _rays(size: Sequence[int], samples: int, radius: float, spacing: Sequence[fl
         "last": tuple((n - 1) * (1 - 2**-23) for n in nodes),
         "density": tuple(1.0 / s for s in spacing),
         "samples": samples,
-        "radius": radius,
         "MARGIN": int(not circular),
         **_mode(circular),
     }
@@ -346,7 +342,7 @@ def _keep_numbers(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _keep_metric(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:6])
-    ctx.numbers = inputs[6:-1]  # all but the last: the field of a backward pass is not rounded
+    ctx.numbers = inputs[6:-2]  # a backward pass has one way of its own, and no field that is rounded
 
 
 def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -355,7 +351,7 @@ def _back_through_smooth(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 def _back_through_shoot(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     to_metric = _shoot_backward(grad, *ctx.saved_tensors, *ctx.numbers)
-    return to_metric[:, :3], to_metric[:, 3:] if to_metric.shape[1] > 3 else None, *[None] * 12
+    return to_metric[:, :3], to_metric[:, 3:] if to_metric.shape[1] > 3 else None, *[None] * 11
 
 
 _smooth_operator.register_autograd(_back_through_smooth, setup_context=_keep_numbers)

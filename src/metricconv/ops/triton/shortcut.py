@@ -11,14 +11,11 @@ _PLAIN = (Tensor, Parameter)
 
 
 def traced(x: Tensor) -> bool:
-    """Return whether a call must go through the registered operator: compiled, exported, transformed, counted, without
-    data.
-    """
+    """Return whether a call must go through the registered operator: compiled, exported, counted, without data."""
     return (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
         or x.device.type == "meta"
-        or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
     )
 
@@ -51,7 +48,8 @@ def shortcut(
         def backward(ctx: Any, *grads: Any) -> Any:
             return differentiate(ctx, *grads)
 
-    apply = super(torch.autograd.Function, Shortcut).apply  # what torch's own calls once it has seen nothing traces
+    # Function.apply looks for transforms of torch.func, which engines refuse, and then calls this.
+    apply = super(torch.autograd.Function, Shortcut).apply
 
     def call(*args: Any) -> Any:
         return operator(*args) if traced(args[0]) else apply(*args)

@@ -159,7 +159,6 @@ def trace_kernel(
     density,  # nodes to a pixel
     samples,
     steps,
-    radius,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
     ROUNDED: tl.constexpr,
@@ -172,7 +171,7 @@ def trace_kernel(
     plane, size = nodes[0] * nodes[1], shape[0] * shape[1]
     out += image * samples * 2 * size + 2 * pixel
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
-    h = tl.load(vectors + 3 * ray + 2) * radius / steps
+    h = tl.load(vectors + 3 * ray + 2) / steps
     node = y * nodes[1] + x
     if ROUNDED:
         field += image * 4 * plane
@@ -219,7 +218,6 @@ def trace_backward_kernel(
     first_program,  # of this launch, among those of all images, rays and blocks of pixels
     rays,
     steps,
-    radius,
     MODE: tl.constexpr,
     MARGIN: tl.constexpr,
     BM: tl.constexpr,
@@ -236,7 +234,7 @@ def trace_backward_kernel(
     room = tl.num_programs(0) * BM * 4  # of half the states of a step
     states += tl.program_id(0) * BM * 4 + tuple_at(tl.arange(0, BM), 4)
     u0, u1 = tl.load(vectors + 3 * ray), tl.load(vectors + 3 * ray + 1)
-    h = tl.load(vectors + 3 * ray + 2) * radius / steps
+    h = tl.load(vectors + 3 * ray + 2) / steps
     origin = load_at(field, y * nodes[1] + x, plane)
     w0, w1, q0, q1 = start(origin, u0, u1, h)
     x0, x1, b0, b1 = tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0), tl.zeros_like(w0)
