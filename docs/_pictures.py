@@ -186,7 +186,7 @@ def over_image(
 
 def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: float) -> None:
     """Draw the ball of a constant metric around the origin, with its samples."""
-    constant = metric.map(lambda t: t.expand(*t.shape[:3], 9, 9))
+    constant = metric.over((9, 9))
     (found,) = viz.unit_balls(constant, [(4, 4)], stencil=stencil)
     draw_ball(ax, found, canvas.SKY, size=1.6)
     ax.set(xlim=(4 - reach, 4 + reach), ylim=(4 + 0.75 * reach, 4 - 0.75 * reach), aspect="equal")

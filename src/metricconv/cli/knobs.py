@@ -79,7 +79,7 @@ class FileKnobs:
         return images.read(path, self.axes, self.max_pixels or images.MAX_PIXELS)
 
 
-_LEAST_IOTA = 1e-12  # float32 squares smaller numbers to 0
+_LEAST_IOTA = 1e-12  # of whose cube, a volume's determinant, float32 still has a number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,6 +108,18 @@ class Metric(ABC):
         """Return the metric with ``function`` applied to each of its tensors."""
         return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
+    def over(self, size: Sequence[int]) -> Self:
+        """Return the metric at every pixel of an image of this size: where it has one pixel along an axis, that one.
+
+        >>> import metricconv as mc
+        >>> mc.Riemannian.isotropic(2.0).over((4, 5)).spatial
+        torch.Size([4, 5])
+        """
+        here = tuple(self.spatial)
+        if len(size) != len(here) or any(n != m and n != 1 for n, m in zip(here, size, strict=True)):
+            raise ValueError(f"`size` (={tuple(size)}) must be the metric's {here}, along axes where that is not 1")
+        return self.map(lambda t: t.expand(*t.shape[:3], *size))
+
     @classmethod
     def cat(cls, metrics: Sequence[Self]) -> Self:
         """Return one metric for all the images of several of this class, in their order."""

@@ -143,9 +143,8 @@ class GeodesicBall(Support):
         """Return the ball of every pixel of an output of this size: where a metric broadcasts, rays see it go on."""
         if tuple(self.metric.spatial) == tuple(size):
             return self
-        metric = self.metric.map(lambda t: t.expand(*t.shape[:3], *size))
         return GeodesicBall(
-            metric,
+            self.metric.over(size),
             self.rays,
             self.steps,
             self.smooth,

@@ -72,7 +72,7 @@ def unit_balls(
             metric has none, so say the stride of the layer that it is from.
 
     >>> import metricconv as mc
-    >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).map(lambda t: t.expand(1, 1, 3, 9, 9)), [(4, 4)])
+    >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).over((9, 9)), [(4, 4)])
     >>> torch.linalg.vector_norm(ball.outline - ball.centre, dim=1).max().item()
     2.0...
     """
