@@ -121,6 +121,17 @@ def test_snippets_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile(block, _name(page), "exec"), names)
 
 
+def test_the_page_on_training_runs_from_top_to_bottom_with_its_block_for_several_gpus():
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        names: dict[str, object] = {}
+        for block in _blocks(DOCS / "guides/train.md", "py(?:thon)?"):
+            exec(compile(block, "train.md", "exec"), names)
+    finally:
+        distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("page", [*(p for p in PAGES if _blocks(p, "console")), ROOT / "README.md"], ids=_name)
 def test_commands_of_a_page_work_as_printed(page, tmp_path, monkeypatch):
     cli = pytest.importorskip("metricconv.cli.app")

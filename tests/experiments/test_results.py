@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 import pytest
 
@@ -68,6 +69,75 @@ def test_a_row_that_another_process_added_meanwhile_is_not_there_twice(tmp_path)
         table.add({"k": 5}, {"mse": mse}, 0)
     (row,) = Results(tmp_path / "table.csv", ["k"], ["mse"]).rows
     assert row["mse"] == "1"
+
+
+def _make(path, barrier, made):
+    table = Results(path, ["k"], ["mse"])
+    barrier.wait()
+    for setting in table.pending([{"k": k} for k in range(6)]):
+        time.sleep(0.05)
+        made.put(setting["k"])
+        table.add(setting, {"mse": 0.1}, 0)
+
+
+def test_processes_that_share_a_table_make_each_row_once(tmp_path):
+    path, context = tmp_path / "table.csv", multiprocessing.get_context("spawn")
+    barrier, made = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=_make, args=(path, barrier, made)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert sorted(made.get(timeout=10) for _ in range(6)) == list(range(6)) and made.empty()
+    assert len(Results(path, ["k"], ["mse"]).rows) == 6
+
+
+def _hold(path, begun, add):
+    table = Results(path, ["k"], ["mse"])
+    with table.claimed({"k": 5}):
+        begun.set()
+        time.sleep(0.5)
+        if add:
+            table.add({"k": 5}, {"mse": 0.1}, 0)
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_a_row_that_another_process_is_at_is_left_to_it_or_waited_for(tmp_path, add):
+    context = multiprocessing.get_context("spawn")
+    begun, table = context.Event(), Results(tmp_path / "table.csv", ["k"], ["mse"])
+    process = context.Process(target=_hold, args=(table.path, begun, add))
+    process.start()
+    assert begun.wait(120)
+    with table.claimed({"k": 5}) as mine:
+        assert not mine
+    with table.claimed({"k": 11}) as mine:
+        assert mine
+    with table.claimed({"k": 5}, wait=True) as mine:
+        assert mine != add  # one that gave up leaves it to us
+    process.join(120)
+
+
+def test_the_processes_of_one_distributed_run_go_on_with_the_same_row(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    table, other = (Results(tmp_path / "table.csv", ["k"], []) for _ in range(2))
+    other.add({"k": 5}, {}, 0)
+    with table.claimed({"k": 5}) as mine, other.claimed({"k": 11}) as others:
+        assert mine and others
+
+
+def test_a_row_that_was_added_elsewhere_since_is_not_made_again(tmp_path):
+    table, other = (Results(tmp_path / "table.csv", ["k"], []) for _ in range(2))
+    pending = table.pending([{"k": 5}, {"k": 11}, {"k": 17}])
+    assert next(pending) == {"k": 5}
+    other.add({"k": 11}, {}, 0)
+    assert list(pending) == [{"k": 17}]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_row(tmp_path):
+    (tmp_path / "file").write_text("")
+    table = Results(tmp_path / "file/table.csv", ["k"], [])
+    with pytest.raises(ValueError, match=r"file/table\.csv cannot be written: "):
+        next(table.pending([{"k": 5}]))
 
 
 def _die_in(path):

@@ -42,7 +42,7 @@ def train(folder, loader, epochs=6, die_at=None):
     return module
 
 
-def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(tmp_path, loader):
+def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(tmp_path, loader, capsys):
     unbroken = train(tmp_path / "a", loader)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path / "b", loader, die_at=3)
@@ -50,10 +50,24 @@ def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(tmp_path, loader)
     log.write_text(log.read_text() + "7,2")  # what a kill may leave of a line
     assert torch.load(tmp_path / "b" / training.CHECKPOINT)["epoch"] == 2
     torch.rand(7)  # whatever else has drawn numbers in between
+    assert "goes on" not in capsys.readouterr().err
     resumed = train(tmp_path / "b", loader)
+    said = f"goes on from {tmp_path / 'b' / training.CHECKPOINT}, after 3 of 6 epochs\n"
+    assert said in capsys.readouterr().err
     assert torch.equal(unbroken.layer.weight, resumed.layer.weight)
     assert training.history(tmp_path / "a") == training.history(tmp_path / "b")
     assert [row["epoch"] for row in training.history(tmp_path / "b")] == list(range(6))
+
+
+def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path, loader):
+    train(tmp_path, loader, epochs=1)
+    path = tmp_path / training.CHECKPOINT
+    whole = path.read_bytes()
+    torch.save([1], tmp_path / "other")
+    for content in (b"", whole[: len(whole) // 2], (tmp_path / "other").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint: .+; delete it to start anew"):
+            train(tmp_path, loader)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

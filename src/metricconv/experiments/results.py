@@ -6,9 +6,12 @@ what, with which versions, when). A command that is run again, or that was cut s
 
 import contextlib
 import datetime
+import os
 import platform
 import sys
+import tempfile
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +30,8 @@ PROVENANCE = ("seconds", "hardware", "metricconv", "torch", "python", "date")
 class Results:
     """The rows of one experiment, in a CSV that is whole after each of them.
 
-    Several processes may add to one CSV. ``rows`` are those that were there at first and those that were added here.
+    Several processes may add to one CSV, each row by one of them. ``rows`` are those that the CSV had when it was last
+    read, and those that were added here since.
 
     Args:
         path: of the CSV; made with the first row.
@@ -50,11 +54,13 @@ class Results:
     ) -> Iterator[dict[str, object]]:
         """Yield the settings that the table lacks, saying on stderr where we are, until the minutes are spent.
 
-        The budget is looked at between rows: no row is cut short.
+        The budget is looked at between rows: no row is cut short. What another process has made, or is at, is left out.
         """
         start = time.monotonic()
         distinct = {self._key(setting): dict(setting) for setting in settings}
         lacking = [setting for setting in distinct.values() if setting not in self]
+        if lacking:
+            self.prepare()
         for n, setting in enumerate(lacking, 1):
             spent = (time.monotonic() - start) / 60
             if max_minutes is not None and spent >= max_minutes:
@@ -62,9 +68,36 @@ class Results:
                     f"stopped after {spent:.1f} min: {len(lacking) - n + 1} rows to go, run the command again for them"
                 )
                 return
-            label = " ".join(f"{name}={setting[name]}" for name in self.key if setting.get(name, "") != "")
-            _say(f"[{n}/{len(lacking)}, {spent:.1f} min] {label}")
-            yield setting
+            with self.claimed(setting) as mine:
+                if mine:
+                    label = " ".join(f"{name}={setting[name]}" for name in self.key if setting.get(name, "") != "")
+                    _say(f"[{n}/{len(lacking)}, {spent:.1f} min] {label}")
+                    yield setting
+
+    def prepare(self) -> None:
+        """Make the CSV's folder and see that it can be written to, before hours are spent on a row."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path.parent).close()
+        except OSError as error:
+            raise ValueError(f"{self.path} cannot be written: {error.strerror}: {self.path.parent}") from None
+
+    @contextlib.contextmanager
+    def claimed(self, setting: Mapping[str, object], *, wait: bool = False) -> Iterator[bool]:
+        """Yield whether a row lacks and is this process's to make: until this ends, it is no other's.
+
+        The CSV is read anew first. Where another process is at the row, it is not ours, or with ``wait``, we wait for
+        that one to end. The processes of one distributed run make a row together: they claim nothing and read nothing
+        anew, so that all of them go on with the same row.
+        """
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            yield setting not in self
+            return
+        with _claim(self.path, "\n".join(self._key(setting)), wait) as mine:
+            if mine:
+                with locked(self.path):
+                    self.rows = self._read()
+            yield mine and setting not in self
 
     def add(self, setting: Mapping[str, object], values: Mapping[str, object], seconds: float) -> None:
         """Add a row, in place of one with its key, to what the CSV holds by now."""
@@ -105,6 +138,23 @@ def locked(path: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _claim(path: Path, name: str, wait: bool) -> Iterator[bool]:
+    """Yield whether a name is ours: one byte, by the name's checksum, is locked in a file beside ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mine = True
+    with path.with_name(f".{path.name}.claims.lock").open("w") as file:
+        if fcntl is not None:
+            how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+            try:
+                fcntl.lockf(file, how, 1, zlib.crc32(name.encode()))
+            except (BlockingIOError, PermissionError):
+                mine = False
+            except OSError:  # a file system without locks
+                pass
+        yield mine
 
 
 def text(value: object) -> str:

@@ -52,8 +52,8 @@ class SeededEpochs(Callback):
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Seed the first epoch of this process."""
-        done = -1 if trainer.ckpt_path is None else torch.load(trainer.ckpt_path, map_location="cpu")["epoch"]
-        self._seed(done + 1, trainer.global_rank)
+        done = 0 if trainer.ckpt_path is None else epochs_done(Path(trainer.ckpt_path))
+        self._seed(done, trainer.global_rank)
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Seed each further epoch."""
@@ -141,8 +141,25 @@ def make_trainer(
 def fit(trainer: lightning.Trainer, module: lightning.LightningModule, train: Any, val: Any = None) -> None:
     """Train from the beginning, or from the checkpoint in the trainer's folder if there is one."""
     checkpoint = Path(trainer.default_root_dir) / CHECKPOINT
+    resumed = checkpoint.exists()
+    if resumed:
+        done = epochs_done(checkpoint)
+        if trainer.is_global_zero:
+            said = f"goes on from {checkpoint}, after {done} of {trainer.max_epochs} epochs"
+            print(said, file=sys.stderr, flush=True)
     with _without_the_meant_warnings():
-        trainer.fit(module, train, val, ckpt_path=str(checkpoint) if checkpoint.exists() else None)
+        trainer.fit(module, train, val, ckpt_path=str(checkpoint) if resumed else None)
+
+
+def epochs_done(checkpoint: Path) -> int:
+    """Return how many epochs a checkpoint is after; refuse one that is damaged."""
+    try:
+        return int(torch.load(checkpoint, map_location="cpu")["epoch"]) + 1
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # whatever unpickling a file that is none may raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{checkpoint} cannot be read as a checkpoint: {reason}; delete it to start anew") from None
 
 
 def evaluate(trainer: lightning.Trainer, module: lightning.LightningModule, data: Any) -> dict[str, float]:

@@ -40,6 +40,20 @@ def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
     assert (tmp_path / "out/diagnosis.png").read_bytes() == drawn  # from the CSV alone
 
 
+def test_a_command_says_what_it_wrote(command, tmp_path):
+    out = tmp_path / "out"
+    assert f"wrote nothing: {out} has no runs yet" in command("classify", *TINY, "--max-minutes=0")
+    assert not (out / "runs.csv").exists()
+    assert f"wrote runs.csv, classification.md to {out}" in command("classify", *TINY)
+    assert f"wrote classification.md to {out}" in command("classify", *TINY)
+
+
+def test_an_output_that_is_no_folder_is_refused_before_training(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.Runner, "train", lambda *_: pytest.fail("trained"))
+    (tmp_path / "out").write_text("")
+    assert "out/runs.csv cannot be written" in command("classify", *TINY, code=1)
+
+
 def test_what_networks_look_at_is_drawn(command, tmp_path):
     command("classify", *TINY, "--method=standard", "--method=shifted")
     command("classify-gradcam", "--image=1", "--image=2", "--accelerator=cpu")

@@ -9,6 +9,8 @@ from experiments.classification import tiny
 from metricconv.experiments.classification import datasets
 from metricconv.experiments.data import MissingData
 
+SHAPES = dict(datasets.SHAPES)
+
 
 @pytest.fixture(autouse=True)
 def nowhere_else(monkeypatch, tmp_path):
@@ -56,6 +58,22 @@ def test_what_is_missing_is_said_with_what_to_put_where(tmp_path):
         MissingData, match=r"no cifar100 in .*: put torchvision's cifar-100-python there, or cifar100.npz"
     ):
         datasets.load("cifar100", tmp_path)
+
+
+@pytest.mark.parametrize("half", ["train", "test"])
+def test_images_of_another_number_or_size_than_the_datasets_are_refused(tmp_path, monkeypatch, half):
+    tiny.write_dataset(tmp_path, "cifar100")
+    assert datasets.load("cifar100", tmp_path).train_x.shape == (96, 8, 8, 3)
+    whole = SHAPES["cifar100"]
+    assert whole == (50000, 10000, (32, 32, 3)) and set(SHAPES) == set(datasets.SOURCES)
+    shape = whole if half == "train" else (96, 41, (8, 8, 3))
+    monkeypatch.setattr(datasets, "SHAPES", {"cifar100": shape})
+    expected, found = ("(50000, 32, 32, 3)", "(96, 8, 8, 3)") if half == "train" else ("(41, 8, 8, 3)", "(40, 8, 8, 3)")
+    with pytest.raises(ValueError, match=f"cifar100.npz is not cifar100: {half}_x must be of shape") as error:
+        datasets.load("cifar100", tmp_path)
+    assert str(error.value).endswith(f"{expected}, got {found}")
+    monkeypatch.setattr(datasets, "SHAPES", {"cifar100": (96, 40, (8, 8, 3))})
+    assert len(datasets.load("cifar100", tmp_path).test_y) == 40
 
 
 def test_damaged_files_are_refused(tmp_path):

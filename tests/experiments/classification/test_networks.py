@@ -148,6 +148,12 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
         networks.load_pretrained(model, {"stem.weight": torch.ones(3)})
     with pytest.raises(ValueError, match=r"layer1.0.conv1.weight of shape \(3,\)"):
         networks.load_pretrained(model, {"layer1.0.conv1.weight": torch.ones(3)})
+    networks.save_network(tmp_path / "network.pt", Setting(network="tiny", method="standard"), 4, 3, model)
+    whole = (tmp_path / "network.pt").read_bytes()
+    for content in (b"", whole[: len(whole) // 2]):
+        (tmp_path / "network.pt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"network\.pt cannot be read as a network: .+; delete it, and its row"):
+            networks.load_network(tmp_path / "network.pt")
     torch.save({"a": 1}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="not a network that `classify` wrote"):
         networks.load_network(tmp_path / "other.pt")

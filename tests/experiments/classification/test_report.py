@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from metricconv.experiments.classification import grids, published, report
-from metricconv.experiments.classification.runs import table
+from metricconv.experiments.classification.runs import Options, Runner, run_all, table
 from metricconv.experiments.classification.setting import KEY, Setting
 
 SHORT = {"recipe": "onecycle", "epochs": 6, "holdout": 5000, "precision": "bf16-mixed"}
@@ -157,12 +157,61 @@ def test_the_short_grid_asks_first_for_what_matters_most_and_follows_its_results
     assert {s.head_multiplier for s in clothes if s.weights == "learnt"} == {
         None,
         *grids.MULTIPLIERS,
+        *grids.LOWER,
     }  # a sweep of its own
+    lowest = min(grids.MULTIPLIERS)
+    for dataset in grids.DATASETS["short"]:
+        lower = {s.method for _, s in plan if s.dataset == dataset and (s.head_multiplier or lowest) < lowest}
+        assert lower >= set(grids.RIVALS)
     given = grids.of_dataset(grids.short({"lr": 0.3}), "fashion-mnist")
     assert {s.lr for _, s in grids.planned(given, results)} == {0.3}
     assert len({s for _, s in plan}) == len(plan)
-    (settings,) = [settings for title, settings in phases if title == "CIFAR-100, another seed of what is now best"]
-    assert set(settings(results)) < set(again)  # asked for again, in case the best changed
+
+
+class Stub(Runner):
+    """Trains nothing: a rate's accuracy is that of a table, in which what is tried later is better."""
+
+    left = 10**9
+
+    def train(self, setting):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        rate = setting.head_multiplier or 0
+        held = {1.0: 0.3, 0.1: 0.4, 0.01: 0.6, 0.3: 0.5, 0.03: 0.7, 0.003: 0.8}.get(rate, 0.2)
+        return {"top1": held, "top5": 0.9, "held_top1": held, "epoch_seconds": None, "peak_mb": None}
+
+
+def test_the_short_grid_has_the_same_rows_however_often_it_is_stopped(tmp_path):
+    def rows(name, runner, again=0):
+        folder, left = tmp_path / name, True
+        while left:
+            try:
+                left = False
+                added = run_all(table(folder), grids.short({}), runner)
+            except KeyboardInterrupt:
+                runner.left, left = again, True
+        return added, {Setting.from_row(row) for row in table(folder).rows}
+
+    runner = Stub(Options(tmp_path / "work"))
+    count, unbroken = rows("a", runner)
+    assert count == len(unbroken) and rows("a", runner) == (0, unbroken)
+    runner.left = 7
+    assert rows("b", runner, again=7)[1] == unbroken
+    more = {(s.method, s.head_multiplier) for s in unbroken if s.seed > 0}
+    best = {("metric-randers", 0.03), ("deformable", 0.003), ("shifted", 0.003)}
+    assert more == {("standard", None), *best}
+
+
+def test_a_row_of_an_unknown_dataset_is_named(results, tmp_path):
+    lines = results.path.read_text().splitlines()
+    lines[2] = lines[2].replace("cifar100", "imagenet")
+    results.path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=r"runs\.csv, line 3: `dataset` \(='imagenet'\) must be one of 'mnist'"):
+        report.write_all(tmp_path)
+    results.path.write_text("dataset,method\ncifar100,standard\n")
+    with pytest.raises(ValueError, match=r"runs\.csv lacks the column 'network'"):
+        report.write_all(tmp_path)
 
 
 def test_a_grid_takes_the_seeds_network_and_start_that_it_is_given(results):

@@ -8,7 +8,7 @@ import torch
 from metricconv.experiments.classification import module, networks, runs
 from metricconv.experiments.classification.grids import single
 from metricconv.experiments.classification.setting import Setting
-from metricconv.experiments.training import history, parameters
+from metricconv.experiments.training import CHECKPOINT, history, parameters
 
 TINY = {"dataset": "cifar10", "network": "tiny", "batch": 16, "lr": 0.05, "augmentation": "none"}
 CPU = {"accelerator": "cpu", "progress": False}
@@ -64,6 +64,25 @@ def test_a_run_that_was_killed_ends_where_an_unbroken_one_does(data_root, tmp_pa
     assert {k: resumed[k] for k in measured} == {k: unbroken[k] for k in measured}
 
 
+def test_the_checkpoint_of_a_run_stays_until_its_row_is_written_and_has_its_seconds(data_root, tmp_path, monkeypatch):
+    setting = Setting(**TINY, epochs=1, method="standard", train_images=32)
+    results, one = runs.table(tmp_path), runner(data_root, tmp_path / "work", checkpoint_every=1)
+    checkpoint = tmp_path / "work" / setting.folder / CHECKPOINT
+
+    def full(*_):
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
+        patch.setattr(runs.Results, "add", full)
+        runs.run_all(results, single([setting]), one)
+    state = torch.load(checkpoint)
+    assert 0 < state["callbacks"]["Stopwatch"]["seconds"] < 300
+    state["callbacks"]["Stopwatch"]["seconds"] = 1000.0
+    torch.save(state, checkpoint)
+    assert runs.run_all(results, single([setting]), one) == 1
+    assert not checkpoint.exists() and 1000 < float(results.rows[0]["seconds"]) < 1300
+
+
 def test_a_repeated_command_adds_only_the_rows_that_lack(data_root, tmp_path, capsys):
     settings = [Setting(**TINY, epochs=1, method=m) for m in ("standard", "shifted")]
     results = runs.table(tmp_path)
@@ -81,6 +100,16 @@ def test_no_run_begins_that_would_not_end_in_time(data_root, tmp_path, capsys):
     results.add(settings[0].key, {"top1": 0.5, "top5": 1.0}, seconds=90)
     runs.run_all(results, single(settings), runner(data_root, tmp_path / "work"), max_minutes=1)
     assert len(results.rows) == 1 and "the next run takes about 90 s" in capsys.readouterr().err
+
+
+def test_a_run_is_expected_to_take_the_median_of_its_like(tmp_path):
+    results = runs.table(tmp_path)
+    for seed, seconds in enumerate((3, 100, 110)):
+        results.add(Setting(**TINY, epochs=2, seed=seed).key, {"top1": 0.5, "top5": 1.0}, seconds)
+    results.rows.append(results.rows[0] | {"seconds": ""})
+    assert runs.expected_seconds(results, Setting(**TINY, epochs=1, seed=9)) == 50
+    results.rows = results.rows[-1:]
+    assert runs.expected_seconds(results, Setting(**TINY, epochs=1, seed=9)) is None
 
 
 def test_the_l1_term_holds_the_heads_back_and_the_warm_up_holds_them_still(data_root, tmp_path):
@@ -109,6 +138,8 @@ def test_settings_that_mean_the_same_have_the_same_key():
     assert Setting(method="standard", head_multiplier=0.3) == Setting(method="standard", l1=5.0)
     assert Setting(method="shifted", eps_omega=0.3) == Setting(method="shifted")
     assert Setting(method="metric-riemann") == Setting(method="metric-riemann", eps_omega=0.3)
+    assert Setting(precision="32") == Setting(precision="32-true") != Setting(precision="bf16")
+    assert Setting(precision="bf16") == Setting(precision="bf16-mixed")
     assert Setting(weights="fixed").head == 6 and Setting().head == 7
     assert Setting(recipe="paper").epochs == 240
     assert len({Setting(seed=n).folder for n in range(3)}) == 3

@@ -9,11 +9,12 @@ def main(root: Path, output: Path, devices: int) -> None:
     import torch
 
     from experiments.classification.tiny import TinyResNet
-    from metricconv.experiments.classification import networks, runs
+    from metricconv.experiments.classification import datasets, networks, runs
     from metricconv.experiments.classification.grids import single
     from metricconv.experiments.classification.setting import Setting
 
     torch.set_num_threads(1)
+    datasets.SHAPES.clear()
     # Batch normalisation sees its own process's images only; on GPUs it is synchronised, on CPUs it cannot be.
     networks.NETWORKS["tiny"] = functools.partial(TinyResNet, norm=functools.partial(torch.nn.GroupNorm, 4))
     setting = Setting(dataset="cifar10", network="tiny", batch=16, epochs=2, head_multiplier=1.0, lr=0.05)

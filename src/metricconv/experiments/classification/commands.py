@@ -335,9 +335,9 @@ def _run(output: Path, phases: "list[Phase]", runner: "Runner", budget: BudgetKn
     if budget.estimate:
         _print_estimate(phases, runner, results)
         return
-    run_all(results, phases, runner, budget.max_minutes)
-    written = report.write_all(output)
-    typer.echo(f"wrote {', '.join(['runs.csv', *written])} to {output}")
+    added = run_all(results, phases, runner, budget.max_minutes)
+    written = [*["runs.csv"] * bool(added), *report.write_all(output)]
+    typer.echo(f"wrote {', '.join(written)} to {output}" if written else f"wrote nothing: {output} has no runs yet")
 
 
 def _print_estimate(phases: "list[Phase]", runner: "Runner", results: "Results") -> None:

@@ -30,6 +30,13 @@ NAMES = {
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     "cifar100": tuple(name.replace("_", " ") for name in _CIFAR100.split()),
 }
+# By dataset, how many training and test images there are, and the shape of one.
+SHAPES = {
+    "mnist": (60000, 10000, (28, 28, 1)),
+    "fashion-mnist": (60000, 10000, (28, 28, 1)),
+    "cifar10": (50000, 10000, (32, 32, 3)),
+    "cifar100": (50000, 10000, (32, 32, 3)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +86,11 @@ def load(name: str, root: Path | None = None, *, download: bool = False) -> Imag
             raise ValueError(
                 f"{path} has labels {y.min()} to {y.max()}; those of {name} are 0 to {len(NAMES[name]) - 1}"
             )
+        if name in SHAPES:
+            train, test, one = SHAPES[name]
+            expected = (train if half == "train" else test, *one)
+            if x.shape != expected:
+                raise ValueError(f"{path} is not {name}: {half}_x must be of shape {expected}, got {x.shape}")
     return Images(name, **{key: arrays[key] for key in _IDX}, classes=len(NAMES[name]))
 
 

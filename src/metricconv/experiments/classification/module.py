@@ -2,6 +2,7 @@
 
 import gc
 import statistics
+import time
 from typing import Any
 
 import lightning
@@ -107,9 +108,14 @@ class Classifier(lightning.LightningModule):
 
 
 class Stopwatch(Callback):
-    """Times the training part of every epoch, the device's work included, and finds the peak of its memory."""
+    """Times the training part of every epoch, the device's work included, and finds the peak of its memory.
+
+    ``earlier`` is how many seconds a run took up to the checkpoint that it goes on from.
+    """
 
     def __init__(self) -> None:
+        self.earlier = 0.0
+        self._made = time.monotonic()
         self.device = torch.device("cpu")
         self.epochs: list[float] = []
         self.peak_mb: float | None = None
@@ -126,6 +132,14 @@ class Stopwatch(Callback):
     def epoch_seconds(self) -> float | None:
         """The median over epochs; the first, which pays for what is done once, counts only if it is the only one."""
         return statistics.median(self.epochs[1:] or self.epochs) if self.epochs else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the seconds up to it."""
+        return {"seconds": self.earlier + time.monotonic() - self._made}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.earlier = float(state_dict["seconds"])
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Start."""

@@ -164,7 +164,15 @@ def save_network(path: Path, setting: Setting, classes: int, channels: int, mode
 
 def load_network(path: Path) -> tuple[Setting, nn.Module]:
     """Read what ``save_network`` wrote, for looking at it: in evaluation mode."""
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # whatever unpickling a file that is none may raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{path} cannot be read as a network: {reason}; delete it, and its row of runs.csv, to start anew"
+        ) from None
     if not isinstance(content, dict) or not {"setting", "classes", "channels", "state"} <= set(content):
         raise ValueError(f"{path} is not a network that `classify` wrote")
     setting = Setting(**content["setting"])

@@ -54,6 +54,7 @@ def write_all(folder: Path) -> list[str]:
     rows = read_table(folder / "runs.csv")
     if not rows:
         return []
+    _check(folder / "runs.csv", rows)
     parts = ["# Classification", _introduction(rows)]
     for title, datasets in (("Table 3", ("mnist", "fashion-mnist")), ("Table 4", ("cifar10", "cifar100"))):
         parts += _accuracies(title, rows, datasets)
@@ -65,6 +66,16 @@ def write_all(folder: Path) -> list[str]:
         written.append("sweep.png")
     write_markdown(folder / "classification.md", *parts)
     return written
+
+
+def _check(path: Path, rows: Iterable[Row]) -> None:
+    for line, row in enumerate(rows, 2):
+        try:
+            Setting.from_row(row)
+        except KeyError as error:
+            raise ValueError(f"{path} lacks the column {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
 
 
 def label(row: Row, names: Iterable[str] = _VARIANT) -> str:

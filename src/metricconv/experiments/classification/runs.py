@@ -1,6 +1,8 @@
 """Training one setting, or many in one process: rows that a table lacks, within a budget of time."""
 
 import dataclasses
+import itertools
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -69,16 +71,23 @@ class Run(NamedTuple):
 
 
 class Runner:
-    """Trains settings one after the other and keeps their datasets on the device in between."""
+    """Trains settings one after the other and keeps their datasets on the device in between.
+
+    ``earlier`` is how many seconds the last run had taken before it was cut short; 0 if it was not.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.earlier = 0.0
         self._images: dict[str, datasets.Images] = {}
         self._pictures: dict[tuple[object, ...], Pictures] = {}
         self._weights: dict[str, dict[str, Tensor]] = {}
 
     def train(self, setting: Setting) -> dict[str, object]:
-        """Train a setting and return the values of its row; a run that was cut short goes on from its checkpoint."""
+        """Train a setting and return the values of its row; a run that was cut short goes on from its checkpoint.
+
+        The checkpoint stays, for a row that cannot be written: ``forget`` deletes it.
+        """
         folder, stopwatch = self.options.work / setting.folder, Stopwatch()
         trainer = self._trainer(setting, folder, stopwatch)
         device = trainer.strategy.root_device
@@ -89,7 +98,7 @@ class Runner:
         seen = evaluate(trainer, run.module, run.tests)
         if trainer.is_global_zero:
             networks.save_network(folder / NETWORK, setting, pictures.classes, pictures.channels, run.module.network)
-            (folder / CHECKPOINT).unlink(missing_ok=True)
+        self.earlier = stopwatch.earlier
         losses = [row["train_loss"] for row in history(folder) if "train_loss" in row]
         values: dict[str, object] = {
             **{name: value for name, value in seen.items() if name in VALUES},
@@ -102,6 +111,11 @@ class Runner:
         }
         # All processes go on with the same rows: what is run next may depend on them.
         return trainer.strategy.broadcast(values)
+
+    @rank_zero_only
+    def forget(self, setting: Setting) -> None:
+        """Delete the checkpoint of a run whose row is written."""
+        (self.options.work / setting.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def ready(self, setting: Setting, pictures: Pictures, rank: int = 0, world: int = 1) -> Run:
         """Build the network of a setting, with weights drawn from its seed, and its batches."""
@@ -171,10 +185,11 @@ def table(output: Path) -> Results:
     return Results(output / "runs.csv", KEY, VALUES)
 
 
-def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minutes: float | None = None) -> None:
-    """Train what the table lacks, phase by phase: a phase sees the rows of those before it.
+def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minutes: float | None = None) -> int:
+    """Train what the table lacks, phase by phase, and return how many rows were added.
 
-    With ``max_minutes``, no run begins that, by the rows of the table, would not end in time.
+    A phase sees the rows of those before it, also those that another process is at: they are waited for. With
+    ``max_minutes``, no run begins that, by the rows of the table, would not end in time.
     """
     if max_minutes is not None and int(runner.options.trainer.get("devices", 1)) > 1:
         raise ValueError("`max_minutes` needs a single process: several would not stop at the same row")
@@ -183,19 +198,32 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
     def left() -> float | None:
         return None if max_minutes is None else max(max_minutes - (time.monotonic() - start) / 60, 0)
 
+    results.prepare()
+    added = 0
     for title, settings in phases:
         lacking = [setting for setting in dict.fromkeys(settings(results)) if setting.key not in results]
-        for n, setting in enumerate(lacking, 1):
+        # First what no other process is at, then what is still lacking of the others'.
+        for wait, (n, setting) in itertools.product((False, True), enumerate(lacking, 1)):
+            if setting.key in results:
+                continue
             minutes, expected = left(), expected_seconds(results, setting)
             if minutes is not None and (expected or 0) >= 60 * minutes:
                 about = "" if expected is None else f", the next run takes about {expected:.0f} s"
                 say(f"stopped at {title}, {n} of {len(lacking)}: {60 * minutes:.0f} s are left{about}")
-                return
-            say(f"{title}, {n} of {len(lacking)}: {setting}")
-            before = time.monotonic()
-            values = runner.train(setting)
-            results.add(setting.key, values, time.monotonic() - before)
-            say(f"    {summary(values)}")
+                return added
+            if wait:
+                say(f"{title}, {n} of {len(lacking)}: another process is at it")
+            with results.claimed(setting.key, wait=wait) as mine:
+                if not mine:
+                    continue
+                say(f"{title}, {n} of {len(lacking)}: {setting}")
+                before = time.monotonic()
+                values = runner.train(setting)
+                results.add(setting.key, values, runner.earlier + time.monotonic() - before)
+                runner.forget(setting)
+                added += 1
+                say(f"    {summary(values)}")
+    return added
 
 
 def trained_networks(
@@ -226,13 +254,12 @@ def trained_networks(
 
 
 def expected_seconds(results: Results, setting: Setting) -> float | None:
-    """Return how long rows of the same size took on this hardware, by the epoch; None where there are none."""
+    """Return how long rows of the same size took on this hardware, by their median epoch; None if there are none."""
     same = ("dataset", "network", "method", "layers", "metric_groups", "batch", "precision", "train_images", "holdout")
     wanted = {name: text(setting.key[name]) for name in same} | {"hardware": hardware()}
     alike = [row for row in results.rows if all(row[name] == value for name, value in wanted.items())]
-    if not alike:
-        return None
-    return min(float(row["seconds"]) / float(row["epochs"]) for row in alike) * int(setting.epochs or 1)
+    times = [float(row["seconds"]) / float(row["epochs"]) for row in alike if row["seconds"]]
+    return statistics.median(times) * int(setting.epochs or 1) if times else None
 
 
 def summary(values: dict[str, object]) -> str:

@@ -18,6 +18,8 @@ AUGMENTATIONS = ("none", "pad-crop", "resized-crop")
 _EPOCHS = {"paper": 240, "sgd": 15, "onecycle": 15}
 _RATE = {"paper": 1e-4, "sgd": 0.1, "onecycle": 0.2}
 _DECAY = {"paper": 1e-4, "sgd": 5e-4, "onecycle": 5e-4}
+# Lightning's short names, and what it takes them for.
+_PRECISION = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
 _GEOMETRY = ("eps_omega", "stencil", "metric_groups", "s_min", "s_max")
 
 
@@ -85,6 +87,7 @@ class Setting:
         self._fill("weight_decay", _DECAY[self.recipe])
         self._fill("augmentation", "pad-crop" if self.dataset.startswith("cifar") else "none")
         _checks.one_of(str(self.augmentation), AUGMENTATIONS, "augmentation")
+        self._set(precision=_PRECISION.get(self.precision, self.precision))
         self._check_numbers()
         if self.method == "standard":
             self._check_standard()
