@@ -28,5 +28,7 @@ def report(
     for write in (classification.write_all, diagnose.draw):
         found += [Path("classification", name) for name in write(results / "classification")]
     if not found:
-        raise ValueError(f"`results` (={results}) has no tables of experiments, such as denoising/image.csv, to render")
+        raise ValueError(
+            f"`results` (={results}) has no tables of experiments with rows, such as denoising/image.csv, to render"
+        )
     typer.echo(f"wrote {', '.join(map(str, found))} to {results}")

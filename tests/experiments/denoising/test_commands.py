@@ -1,5 +1,6 @@
 """Each command on a tiny subset: from end to end, killed and resumed, and told nonsense."""
 
+import math
 import re
 import shutil
 import statistics
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from metricconv._files import read_table, write_table
 from metricconv.experiments import report
-from metricconv.experiments.denoising import average, dataset, image, tables
+from metricconv.experiments.denoising import average, dataset, heuristic, image, tables
+from metricconv.experiments.denoising import report as pages
 from metricconv.experiments.denoising.commands import app, read_config
 from metricconv.experiments.denoising.report import write_dataset
 from metricconv.experiments.results import Results
@@ -42,15 +44,17 @@ def image_command(root, folder, *more):
     return call("denoise-image", *common, "--k", 3, "--sigma", 0.1, "--iterations", 7, *more)
 
 
+def heuristic_command(root, folder, *more):
+    return call("denoise-heuristic", "--data-root", root, "--output", folder, "--work", folder / "work", *more)
+
+
 def dataset_command(root, folder, *more, epochs=3):
     common = ("--data-root", root, "--output", folder, "--work", folder / "work", "--accelerator", "cpu", "--size", 16)
     return call("denoise-dataset", *common, "--k", 3, "--sigma", 0.1, "--epochs", epochs, *more)
 
 
 def test_the_heuristic_filters_leave_a_table_a_page_and_a_figure(root, tmp_path):
-    result = call(
-        "denoise-heuristic", "--data-root", root, "--output", tmp_path, "--work", tmp_path, "--padding-mode", "reflect"
-    )
+    result = heuristic_command(root, tmp_path, "--padding-mode", "reflect")
     assert result.exit_code == 0, result.output
     rows = read_table(tmp_path / "heuristic.csv")
     names = [row["method"] for row in rows]
@@ -58,8 +62,49 @@ def test_the_heuristic_filters_leave_a_table_a_page_and_a_figure(root, tmp_path)
     assert {"UGB, ε_ω = 0.1", "UGB of the edge metric, tuned", "non-local means", "total variation"} <= set(names)
     assert all(5 < float(row["psnr"]) < 60 and -1 < float(row["ssim"]) <= 1 for row in rows)
     assert all(row["image"] == "cameraman" and row["scikit-image"] and row["date"] for row in rows)
-    assert io.imread(tmp_path / "heuristic.png").std() > 10
+    (figure,) = tmp_path.glob("heuristic_*_0.1_42_reflect.png")
+    assert io.imread(figure).std() > 10
+    assert f"wrote heuristic.csv, heuristic.md, {figure.name} to {tmp_path}" in result.output
     assert "| **" in (tmp_path / "heuristic.md").read_text()
+
+
+def test_heuristic_rows_are_added_and_never_run_twice(root, tmp_path, monkeypatch):
+    three = [*heuristic.fixed_methods("zeros")[:1], *heuristic.paper_methods("zeros")][:3]
+    monkeypatch.setattr(heuristic, "fixed_methods", lambda padding_mode: three)
+    monkeypatch.setattr(heuristic, "paper_methods", lambda padding_mode: [])
+    (tmp_path / "few.toml").write_text('[tuned."0.1"]\ngaussian = { sigma = 0.8 }')
+    (tmp_path / "more.toml").write_text('[tuned."0.1"]\ngaussian = { sigma = 0.9 }')
+    other = ("--image", root / "BSDS300/test/7.jpg")
+    few, more = (("--config", tmp_path / f"{name}.toml") for name in ("few", "more"))
+    counts = []
+    for options in (few, few, (*few, "--sigma", 0.2), (*few, "--seed", 1), (*few, *other), more):
+        result = heuristic_command(root, tmp_path, *options)
+        assert result.exit_code == 0, result.output
+        counts.append(len(read_table(tmp_path / "heuristic.csv")))
+    assert counts == [5, 5, 10, 15, 20, 21]
+    page = (tmp_path / "heuristic.md").read_text()
+    assert page.count("## ") == 4 and page.count("sigma=0.9") == 1 and page.count("sigma=0.8") == 3
+
+
+def test_figures_of_filters_show_the_pictures_of_their_own_numbers(root, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(pages, "_show", lambda axes, path, label, **more: shown.append((io.imread(path), label)))
+    config = tmp_path / "none.toml"
+    config.write_text("tuned = {}")
+    for sigma in (0.05, 0.4):
+        assert heuristic_command(root, tmp_path, "--config", config, "--sigma", sigma).exit_code == 0
+    shown.clear()
+    names = pages.write_heuristic(tmp_path, tmp_path / "work/heuristic")
+    assert len(names) == 3 and all((tmp_path / name).exists() for name in names)
+    clean = io.imread(root / "cameraman256.png") / 255.0
+    noisy = [(picture, label) for picture, label in shown if label.startswith("noisy")]
+    assert len(noisy) == 2
+    for picture, label in noisy:
+        error = ((picture / 255 - clean) ** 2).mean()  # of a picture that was clamped: somewhat better than its number
+        assert float(label.split()[1]) == pytest.approx(-10 * math.log10(error), abs=4)
+    (folder, *_) = (tmp_path / "work/heuristic").glob("*_0.4_*")
+    shutil.rmtree(folder)
+    assert len(pages.write_heuristic(tmp_path, tmp_path / "work/heuristic")) == 2
 
 
 def test_any_image_can_be_filtered(root, tmp_path):
@@ -226,6 +271,9 @@ def test_the_committed_rows_are_done():
     knobs = read_config("heuristic", None)["tuned"]
     todo = average.settings("bsds300", [0.1, 0.3, 0.5], ["zeros", "reflect"], 100, 42, knobs)
     assert not list(Results(COMMITTED / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES).pending(todo))
+    shown = Results(COMMITTED / "heuristic.csv", tables.HEURISTIC_KEY, tables.HEURISTIC_VALUES).rows
+    tuned = {method.name: method.setting for method in heuristic.tuned_methods(knobs["0.1"], 0.1, "zeros")}
+    assert tuned == {row["method"]: row["knobs"] for row in shown if row["method"] in tuned}
     usual, same = read_config("image", None), {"precision": "32-true", "seed": 42}
     todo = image.settings(
         "cameraman",
@@ -305,8 +353,96 @@ def test_more_epochs_go_on_where_fewer_ended(root, tmp_path):
     chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "utb 0.9")
     assert dataset_command(root, tmp_path / "a", *chosen, epochs=4).exit_code == 0
     for epochs in (2, 4):
-        assert dataset_command(root, tmp_path / "b", *chosen, epochs=epochs).exit_code == 0
+        result = dataset_command(root, tmp_path / "b", *chosen, epochs=epochs)
+        assert result.exit_code == 0
+    (earlier,) = (tmp_path / "b").rglob("*_2_32-true_*/last.ckpt")
+    said = " ".join(result.stderr.split())
+    assert f"took the checkpoint of the same run with fewer epochs, {earlier}" in said and "after 2 of 4 epochs" in said
     assert numbers(tmp_path / "a/dataset.csv")[0] in numbers(tmp_path / "b/dataset.csv")
+
+
+def test_a_run_that_is_taken_up_again_says_so(root, tmp_path):
+    chosen = ("--recipe", "paper", "--weights", "fixed", "--method", "utb 0.9")
+    assert "goes on from" not in dataset_command(root, tmp_path, *chosen).stderr
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    (tmp_path / "dataset.csv").unlink()  # the row is lost, what was trained is not
+    assert f"goes on from {checkpoint}, after 3 of 3 epochs" in dataset_command(root, tmp_path, *chosen).stderr
+
+
+@pytest.mark.parametrize("command", [image_command, dataset_command])
+def test_a_run_without_rows_writes_nothing_and_says_so(command, root, tmp_path):
+    result = command(root, tmp_path, "--max-minutes", 0)
+    assert result.exit_code == 0, result.output
+    assert "no rows yet, so nothing was written" in result.output and "wrote" not in result.output
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".csv", ".md", ".png")]
+
+
+def test_tables_of_a_header_alone_are_left_out(tmp_path):
+    for name in ("heuristic", "tuned", "image", "image_curves", "dataset"):
+        (tmp_path / f"{name}.csv").write_text("image,dataset,sigma\n")
+    assert pages.write_all(tmp_path, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["heuristic", "tuned", "image", "image_curves", "dataset"])
+def test_a_blank_number_is_refused_with_its_file_and_line(name, tmp_path):
+    shutil.copytree(COMMITTED, tmp_path / "denoising")
+    path = tmp_path / "denoising" / f"{name}.csv"
+    rows = read_table(path)
+    column = "psnr" if name in ("heuristic", "tuned") else "test_mse"
+    for value, said in (("", "''"), ("good", "'good'")):
+        rows[3][column] = value
+        write_table(path, rows)
+        result = CliRunner().invoke(report.app, [str(tmp_path), "--work", str(tmp_path / "nowhere")])
+        assert result.exit_code == 1
+        assert f"{path}, line 5: `{column}` (={said}) is not a number" in result.output
+
+
+def test_the_files_that_a_report_names_are_there(tmp_path):
+    shutil.copytree(COMMITTED, tmp_path / "denoising")
+    for path in (*(tmp_path / "denoising").glob("*.md"), *(tmp_path / "denoising").glob("*.png")):
+        path.unlink()
+    names = pages.write_all(tmp_path / "denoising", tmp_path / "nowhere")
+    assert {"heuristic.md", "tuned.md", "image.md", "image_curves.png", "dataset.md", "dataset.png"} == set(names)
+    assert all((tmp_path / "denoising" / name).exists() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("image", 'k = "5"', "`k` (='5') must be a list"),
+        ("image", 'k = ["5"]', "`k` (='5') must be a whole number"),
+        ("image", "iterations = 1.5", "`iterations` (=1.5) must be a whole number"),
+        ("image", "seed = true", "`seed` (=True) must be a whole number"),
+        ("image", "methods = [3]", "`methods` (=3) must be a string"),
+        ("image", "k = [", "Invalid value"),
+        ("heuristic", 'sigma = "0.1"', "`sigma` (='0.1') must be a number"),
+        ("heuristic", "tuned = 3", "`tuned` (=3) must be a table"),
+        ("heuristic", "[tuned.0.1]\ngaussian = { sigma = 1 }", "`tuned.0` has unknown entries ['1']"),
+        ("heuristic", "[tuned.low]\ngaussian = { sigma = 1 }", "`tuned` has the entry 'low', which must be a positive"),
+        ("heuristic", '[tuned."0.1"]\ngaussian = { size = 1 }', "`tuned.0.1.gaussian` has unknown entries ['size']"),
+        (
+            "heuristic",
+            '[tuned."0.1"]\ngaussian = { sigma = "1" }',
+            "`tuned.0.1.gaussian.sigma` (='1') must be a number",
+        ),
+        ("dataset", "[paper]\nepochs = '3'", "`paper.epochs` (='3') must be a whole number"),
+        ("dataset", "[paper]\nepoch = 3", "`paper` has unknown entries ['epoch']"),
+    ],
+)
+def test_a_bad_configuration_is_refused_with_its_path(name, text, words, root, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    result = call(f"denoise-{name}", "--data-root", root, "--output", tmp_path, "--config", path)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert f"error: `config` {path}: " in result.output and words in result.output
+
+
+def test_what_a_configuration_does_not_name_is_as_packaged(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("seed = 3\n[paper]\nepochs = 7\nsigma = [1]")
+    found, usual = read_config("dataset", path), read_config("dataset", None)
+    assert (found["seed"], found["paper"]["epochs"], found["paper"]["sigma"]) == (3, 7, [1])
+    assert found["paper"]["k"] == usual["paper"]["k"] and found["ours"] == usual["ours"]
 
 
 def test_a_range_test_is_written(root, tmp_path):

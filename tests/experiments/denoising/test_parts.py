@@ -1,7 +1,9 @@
 """What the commands are made of: noise, datasets, layers as published and as ours, the paper's numbers."""
 
+import dataclasses
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,13 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import skimage
 import torch
+from PIL import Image
 from skimage.filters import gaussian
 from torch import nn
 
 from metricconv.experiments import data
-from metricconv.experiments.denoising import heuristic, image, layers, pictures, published
+from metricconv.experiments.denoising import heuristic, image, layers, pictures, published, tables
+from metricconv.experiments.denoising.commands import read_config
 from metricconv.experiments.denoising.published import Setting
+from metricconv.experiments.results import Results
 from metricconv.experiments.training import parameters
 from metricconv.nn.head import Head
 
@@ -50,6 +56,27 @@ def test_voc_is_read_where_it_is_present(root, tmp_path):
     assert [path.name for path in train + test] == ["a.jpg", "b.jpg", "c.jpg"]
 
 
+def test_a_folder_of_other_pictures_is_no_dataset(root, tmp_path, monkeypatch):
+    folder = tmp_path / "BSDS300"
+    shutil.copytree(root / "BSDS300", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures, "_COUNTS", {"bsds300": (200, 100), "voc2012": (1464, 1449)})
+        said = f"{folder} has 6 pictures to train on and 4 to test on, not the 200 and 100 of BSDS300"
+        with pytest.raises(data.MissingData, match=said):
+            pictures.splits("bsds300", tmp_path)
+    assert pictures.splits("bsds300", tmp_path)
+    shutil.copy(folder / "train/1.jpg", folder / "train/2.jpg")  # as many, but others
+    with pytest.raises(data.MissingData, match="has as many pictures as BSDS300, but not the same"):
+        pictures.splits("bsds300", tmp_path)
+
+
+def test_another_picture_is_not_taken_for_cameraman(root, tmp_path):
+    assert pictures.read_cameraman(root).shape == (24, 20)
+    Image.open(root / "BSDS300/test/7.jpg").save(tmp_path / "cameraman256.png")
+    with pytest.raises(data.MissingData, match="is not the paper's cameraman"):
+        pictures.read_cameraman(tmp_path)
+
+
 def test_a_split_without_pictures_is_missing_data(tmp_path):
     (tmp_path / "BSDS300").mkdir()
     with pytest.raises(data.MissingData, match="0 pictures to train on"):
@@ -74,12 +101,13 @@ def test_downloads_are_verified(root, tmp_path, monkeypatch):
         return data.pixels_digest(grey)
 
     monkeypatch.setattr(pictures, "pixels_digest", pixels_digest)
-    for dataset in (pictures.CAMERAMAN, pictures.BSDS300):
-        with pytest.raises(ValueError, match="what was downloaded"):
-            data.find(dataset, tmp_path / "root", download=True)
+    with monkeypatch.context() as patch:
+        for name in ("CAMERAMAN_PIXELS", "_BSDS300_FILES"):
+            patch.setattr(pictures, name, "another")
+        for dataset in (pictures.CAMERAMAN, pictures.BSDS300):
+            with pytest.raises(ValueError, match="what was downloaded"):
+                data.find(dataset, tmp_path / "root", download=True)
     assert list((tmp_path / "root").iterdir()) == []
-    monkeypatch.setattr(pictures, "CAMERAMAN_PIXELS", data.pixels_digest(data.open_grey(root / "cameraman256.png")))
-    monkeypatch.setattr(pictures, "_BSDS300_FILES", data.files_digest(root / "BSDS300", "*/*.jpg"))
     for dataset in (pictures.CAMERAMAN, pictures.BSDS300):
         data.find(dataset, tmp_path / "root", download=True)
     assert [len(part) for part in pictures.splits("bsds300", tmp_path / "root")] == [6, 4]
@@ -155,6 +183,30 @@ def test_tuning_never_looks_at_the_image_that_is_denoised(monkeypatch):
     assert tuple(seen) == heuristic.TUNED_ON and "cameraman" not in heuristic.TUNED_ON
 
 
+def test_non_local_means_are_told_the_noise(monkeypatch):
+    """When tuned and when shown; at a σ that no knobs were tuned at, that σ."""
+    told = []
+    rival = skimage.restoration.denoise_nl_means
+    monkeypatch.setattr(
+        skimage.restoration,
+        "denoise_nl_means",
+        lambda *images, **knobs: told.append(knobs["sigma"]) or rival(*images, **knobs),
+    )
+    tunable = heuristic.TUNABLE["non_local_means"]
+    monkeypatch.setattr(heuristic, "TUNABLE", {"non_local_means": dataclasses.replace(tunable, grid={"h": (0.1, 0.2)})})
+    knobs = heuristic.tune(0.3, 0, "zeros", size=32)
+    assert told == [0.3] * 6
+    (method,) = heuristic.tuned_methods(knobs, 0.25, "zeros")
+    method.apply(np.zeros((16, 16), np.float32))
+    assert told[6:] == [0.25] and method.setting == f"sigma=0.25 h={knobs['non_local_means']['h']:g}"
+
+
+def test_the_packaged_knobs_of_non_local_means_are_inside_their_grid():
+    grid = heuristic.TUNABLE["non_local_means"].grid["h"]
+    chosen = {sigma: knobs["non_local_means"]["h"] for sigma, knobs in read_config("heuristic", None)["tuned"].items()}
+    assert set(chosen) == {"0.1", "0.3", "0.5"} and set(chosen.values()) <= set(grid[1:-1])
+
+
 def test_filters_and_pages_do_without_lightning():
     rooms = ", ".join(f"metricconv.experiments.denoising.{name}" for name in ("commands", "heuristic", "report"))
     code = f"import sys, {rooms}; sys.exit('lightning' in sys.modules or 'torchvision' in sys.modules)"
@@ -167,10 +219,13 @@ def test_filters_and_pages_do_without_lightning():
 def test_filters_land_on_the_released_codes_numbers(tmp_path):
     clean = torch.from_numpy(data.open_grey(CAMERAMAN))
     config = {"sigma": 0.1, "seed": 42, "padding_mode": "zeros", "tuned": {}}
-    rows = heuristic.run(tmp_path, tmp_path, "cameraman", clean, config)
-    for row in rows:
-        if row["released_psnr"] and not row["method"].startswith(("UGB", "random")):
-            assert float(row["psnr"]) == pytest.approx(row["released_psnr"], abs=0.02), row["method"]
+    results = Results(tmp_path / "heuristic.csv", tables.HEURISTIC_KEY, tables.HEURISTIC_VALUES)
+    heuristic.run(results, tmp_path, "cameraman", clean, config)
+    compared = [row for row in results.rows if row["released_psnr"]]
+    assert len(compared) == 13
+    for row in compared:
+        if not row["method"].startswith(("UGB", "random")):
+            assert float(row["psnr"]) == pytest.approx(float(row["released_psnr"]), abs=0.02), row["method"]
 
 
 @pytest.mark.slow
@@ -185,7 +240,7 @@ def test_locations_learnt_on_cameraman_are_within_three_percent_of_the_papers_er
 
 def test_a_bilateral_filter_for_which_all_colours_are_alike_is_a_gaussian():
     image = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
-    found = heuristic._bilateral(image, "zeros", sigma_color=1e6, sigma_spatial=1.5)
+    found = heuristic._bilateral(image, "zeros", 0.1, sigma_color=1e6, sigma_spatial=1.5)
     np.testing.assert_allclose(found, gaussian(image, sigma=1.5, truncate=3), atol=1e-2)
-    steep = heuristic._bilateral(image, "zeros", sigma_color=1e-6, sigma_spatial=1.5)
+    steep = heuristic._bilateral(image, "zeros", 0.1, sigma_color=1e-6, sigma_spatial=1.5)
     np.testing.assert_allclose(steep, image, atol=1e-6)

@@ -64,7 +64,7 @@ def run(results: Results, todo: Sequence[Mapping[str, Any]], clean: Tensor, tune
 
 def _methods(tuned: Mapping[str, Any], sigma: float, padding_mode: str) -> dict[str, Method]:
     """Return the filters by name, the one that does nothing first."""
-    filters = [Method("noisy", "", lambda image: image), *tuned_methods(nearest(tuned, sigma), padding_mode)]
+    filters = [Method("noisy", "", lambda image: image), *tuned_methods(nearest(tuned, sigma), sigma, padding_mode)]
     methods = {method.name: method for method in filters}
     if BASE not in methods:
         raise ValueError(f"`tuned` has no utb_edge, the filter that others are compared with, for `sigma` (={sigma})")

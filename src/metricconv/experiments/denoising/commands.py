@@ -4,6 +4,7 @@ Lightning is imported by the commands that train, so that ``denoise-heuristic`` 
 """
 
 import dataclasses
+import math
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -71,16 +72,18 @@ def denoise_heuristic(
     ] = False,
 ) -> None:
     """Denoise one image by supports that are read off it, with no learning."""
-    from . import heuristic, report
+    from ..results import Results
+    from . import heuristic, report, tables
 
     chosen = read_config("heuristic", files.config, sigma=sigma, seed=seed, padding_mode=padding_mode)
     if tune:
         typer.echo(heuristic.tuned_toml(chosen["sigma"], chosen["seed"], chosen["padding_mode"]))
         return
     name, clean = _picture(image, files.data)
-    heuristic.run(files.output, files.work / "heuristic", name, clean, chosen)
-    report.write_heuristic(files.output, files.work / "heuristic")
-    typer.echo(f"wrote heuristic.csv, heuristic.md and heuristic.png to {files.output}")
+    results = Results(files.output / "heuristic.csv", tables.HEURISTIC_KEY, tables.HEURISTIC_VALUES)
+    before = len(results.rows)
+    heuristic.run(results, files.work / "heuristic", name, clean, chosen)
+    _say_written(results, before, report.write_heuristic(files.output, files.work / "heuristic"))
 
 
 @app.command()
@@ -115,9 +118,9 @@ def denoise_tuned(
         chosen["tuned"],
     )
     results = Results(output / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES)
+    before = len(results.rows)
     average.run(results, list(todo), clean, chosen["tuned"])
-    report.write_tuned(output)
-    typer.echo(f"wrote tuned.csv and tuned.md to {output}")
+    _say_written(results, before, report.write_tuned(output))
 
 
 @app.command()
@@ -156,9 +159,9 @@ def denoise_image(
     )
     results = Results(files.output / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES)
     options: dict[str, Any] = {"accelerator": accelerator, "deterministic": deterministic}
+    before = len(results.rows)
     experiment.run(results, list(todo), clean, files.work / "image", max_minutes, **options)
-    report.write_image(files.output, files.work / "image")
-    typer.echo(f"wrote image.csv, image_curves.csv, image.md and figures to {files.output}")
+    _say_written(results, before, report.write_image(files.output, files.work / "image"), "image_curves.csv")
 
 
 @app.command()
@@ -214,9 +217,9 @@ def denoise_dataset(
     results = Results(files.output / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES)
     options: dict[str, Any] = {"accelerator": accelerator, "strategy": strategy, "deterministic": deterministic}
     torch.set_float32_matmul_precision("high")  # as torch's convolutions are
+    before = len(results.rows)
     experiment.run(results, todo, files.work / "dataset", files.data.data_root, max_minutes, **options)
-    report.write_dataset(files.output)
-    typer.echo(f"wrote dataset.csv, dataset.md and dataset.png to {files.output}")
+    _say_written(results, before, report.write_dataset(files.output))
 
 
 @app.command()
@@ -250,22 +253,74 @@ def read_config(name: str, path: Path | None, **overrides: Any) -> dict[str, Any
     """Return the packaged configuration of a command, or that of a file, with what the command line says instead."""
     packaged = resources.files(__package__).joinpath("configs", f"{name}.toml")
     usual = tomllib.loads(packaged.read_text(encoding="utf-8"))
-    own = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
-    unknown = set(own) - set(usual)
-    if unknown:
-        raise ValueError(f"`config` {path} has unknown entries {sorted(unknown)}; there are {', '.join(usual)}")
+    own = {} if path is None else _read_own(path, usual)
+    # A recipe's entries that a file does not name are the packaged ones; its tuned knobs are all there are.
+    own |= {key: usual[key] | own[key] for key in ("paper", "ours") if key in own}
     return usual | own | {key: value for key, value in overrides.items() if value is not None}
+
+
+def _read_own(path: Path, usual: dict[str, Any]) -> dict[str, Any]:
+    """Read a user's configuration; what is wrong with it is said with the file's name."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check_like(own, usual)
+        for sigma in own.get("tuned", {}):
+            if not 0 < _number(sigma) < math.inf:
+                raise ValueError(f"`tuned` has the entry {sigma!r}, which must be a positive σ")
+    except ValueError as error:
+        raise ValueError(f"`config` {path}: {error}") from None
+    return own
+
+
+def _check_like(own: object, usual: object, name: str = "") -> None:
+    """Refuse a value of a type, or a table with an entry, that the packaged configuration has not."""
+    if isinstance(usual, dict):
+        if not isinstance(own, dict):
+            raise ValueError(f"`{name}` (={own!r}) must be a table")
+        # By σ there may be others; all have the same filters.
+        known = dict.fromkeys(own, next(iter(usual.values()))) if name == "tuned" else usual
+        unknown = sorted(set(own) - set(known))
+        if unknown:
+            raise ValueError(
+                f"{f'`{name}` has ' if name else ''}unknown entries {unknown}; there are {', '.join(known)}"
+            )
+        for key, value in own.items():
+            _check_like(value, known[key], f"{name}.{key}" if name else key)
+    elif isinstance(usual, list):
+        if not isinstance(own, list):
+            raise ValueError(f"`{name}` (={own!r}) must be a list")
+        for value in own:
+            _check_like(value, usual[0], name)
+    else:
+        kinds = (int, float) if isinstance(usual, float) else (type(usual),)
+        if not isinstance(own, kinds) or isinstance(own, bool):
+            what = {float: "a number", int: "a whole number", str: "a string"}[type(usual)]
+            raise ValueError(f"`{name}` (={own!r}) must be {what}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _say_written(results: Any, before: int, pages: list[str], *beside: str) -> None:
+    """Name the files that were written: the table, and those beside it, if it has more rows than before."""
+    added = [results.path.name, *beside] if len(results.rows) > before else []
+    written = ", ".join(added + pages)
+    typer.echo(f"wrote {written} to {results.path.parent}" if written else "no rows yet, so nothing was written")
 
 
 def _picture(path: Path | None, data: DataKnobs) -> tuple[str, Any]:
     """Return an image's name and the image, a tensor (H, W) in [0, 1]: the file that is named, or cameraman."""
     import torch
 
-    from ..data import find, open_grey
-    from .pictures import CAMERAMAN
+    from ..data import open_grey
+    from .pictures import read_cameraman
 
     if path is None:
-        return "cameraman", torch.from_numpy(open_grey(find(CAMERAMAN, data.data_root, download=data.download)))
+        return "cameraman", read_cameraman(data.data_root, download=data.download)
     image = torch.from_numpy(open_grey(path))
     if min(image.shape) < 16:
         raise ValueError(f"`image` {path} must be at least 16 × 16 pixels, got {tuple(image.shape)}")

@@ -8,6 +8,7 @@ mean as its start, and heads with a hidden layer.
 import itertools
 import math
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -241,6 +242,7 @@ def _go_on_from_fewer_epochs(folder: Path, setting: Mapping[str, Any]) -> None:
         if earlier.exists():
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(earlier, folder / CHECKPOINT)
+            print(f"took the checkpoint of the same run with fewer epochs, {earlier}", file=sys.stderr, flush=True)
             return
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ... import _checks
-from ..._files import write_table
+from ..._files import versions
 from ..._interpolation import PADDING_MODES
 from ...filters import (
     box_filter,
@@ -32,9 +32,10 @@ from ...filters import (
 )
 from ...metrics import edge_metric, gradient_metric
 from ..photographs import photograph, psnr
-from ..results import PROVENANCE, hardware, today, versions
+from ..results import Results
 from .pictures import CAMERAMAN_PIXELS, add_noise, pixels_of, save_grey
 from .published import HEURISTIC_PSNR
+from .tables import HEURISTIC_PICTURE, HEURISTIC_RUN, name_of
 
 SAMPLES = 11
 DRIFTS = (1.0, 0.5, 0.1)
@@ -42,9 +43,6 @@ DRIFTS = (1.0, 0.5, 0.1)
 SMOOTHING = 1.5
 # Photographs that come with scikit-image: the knobs are tuned on them, never on the image that is denoised.
 TUNED_ON = ("camera", "astronaut", "chelsea")
-
-KEY = ("image", "method", "gradient", "sigma", "seed", "padding_mode")
-COLUMNS = (*KEY, "group", "samples", "knobs", "psnr", "ssim", "released_psnr", *PROVENANCE, "scikit-image")
 
 Filter = Callable[[np.ndarray], np.ndarray]
 
@@ -97,21 +95,25 @@ def paper_methods(padding_mode: str) -> Iterator[Method]:
 
 
 # What is tuned: a filter of the image and of its knobs, and the grid of these. Past the border the classical filters
-# see the nearest pixel, or what scikit-image lets them see.
-def _gradient_balls(image: np.ndarray, padding_mode: str, **knobs: Any) -> np.ndarray:
+# see the nearest pixel, or what scikit-image lets them see. ``noise`` is σ, for those that can use it.
+def _gradient_balls(image: np.ndarray, padding_mode: str, noise: float, **knobs: Any) -> np.ndarray:
     metric = partial(gradient_metric, **knobs, padding_mode=padding_mode)
     return tangent_filter(image, SAMPLES, metric, padding_mode=padding_mode)
 
 
-def _edge_balls(image: np.ndarray, padding_mode: str, apply: Callable[..., np.ndarray], **knobs: Any) -> np.ndarray:
+def _edge_balls(
+    image: np.ndarray, padding_mode: str, noise: float, apply: Callable[..., np.ndarray], **knobs: Any
+) -> np.ndarray:
     return apply(image, SAMPLES, partial(edge_metric, **knobs, padding_mode=padding_mode), padding_mode=padding_mode)
 
 
-def _gaussian(image: np.ndarray, padding_mode: str, **knobs: Any) -> np.ndarray:
+def _gaussian(image: np.ndarray, padding_mode: str, noise: float, **knobs: Any) -> np.ndarray:
     return skimage.filters.gaussian(image, **knobs)
 
 
-def _bilateral(image: np.ndarray, padding_mode: str, sigma_color: float, sigma_spatial: float) -> np.ndarray:
+def _bilateral(
+    image: np.ndarray, padding_mode: str, noise: float, sigma_color: float, sigma_spatial: float
+) -> np.ndarray:
     """Average by distance and by likeness. (scikit-image 0.26 reads its weights of distance one place off.)"""
     half = math.ceil(3 * sigma_spatial)
     padded = np.pad(image, half, mode="edge")
@@ -125,22 +127,25 @@ def _bilateral(image: np.ndarray, padding_mode: str, sigma_color: float, sigma_s
     return sums / weights
 
 
-def _non_local_means(image: np.ndarray, padding_mode: str, **knobs: Any) -> np.ndarray:
-    return skimage.restoration.denoise_nl_means(image, patch_size=5, patch_distance=6, fast_mode=True, **knobs)
+def _non_local_means(image: np.ndarray, padding_mode: str, noise: float, **knobs: Any) -> np.ndarray:
+    """Average by the likeness of patches, of whose distances what the noise is expected to add is taken off."""
+    rest: dict[str, Any] = {"patch_size": 5, "patch_distance": 6, "fast_mode": True}
+    return skimage.restoration.denoise_nl_means(image, sigma=noise, **rest, **knobs)
 
 
-def _total_variation(image: np.ndarray, padding_mode: str, **knobs: Any) -> np.ndarray:
+def _total_variation(image: np.ndarray, padding_mode: str, noise: float, **knobs: Any) -> np.ndarray:
     return skimage.restoration.denoise_tv_chambolle(image, **knobs)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tunable:
-    """A filter with knobs, and what they are tried at."""
+    """A filter with knobs, what they are tried at, and whether it is told σ too."""
 
     name: str
     group: str
     apply: Callable[..., np.ndarray]
     grid: Mapping[str, Sequence[float]]
+    told_sigma: bool = False
 
 
 TUNABLE = {
@@ -178,7 +183,11 @@ TUNABLE = {
         {"sigma_color": (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.6, 3.2, 6.4), "sigma_spatial": (0.8, 1, 1.5, 2, 2.5, 3, 4)},
     ),
     "non_local_means": Tunable(
-        "non-local means", "context", _non_local_means, {"h": (0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2)}
+        "non-local means",
+        "context",
+        _non_local_means,
+        {"h": (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2)},
+        told_sigma=True,
     ),
     "total_variation": Tunable(
         "total variation", "context", _total_variation, {"weight": (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.8, 1.6, 3.2)}
@@ -186,15 +195,15 @@ TUNABLE = {
 }
 
 
-def tuned_methods(knobs: Mapping[str, Mapping[str, float]], padding_mode: str) -> list[Method]:
-    """Return the filters whose knobs were tuned, at these knobs."""
+def tuned_methods(knobs: Mapping[str, Mapping[str, float]], sigma: float, padding_mode: str) -> list[Method]:
+    """Return the filters whose knobs were tuned, at these knobs, for noise of σ."""
     return [
         Method(
             tunable.name,
             tunable.group,
-            partial(tunable.apply, padding_mode=padding_mode, **knobs[name]),
+            partial(tunable.apply, padding_mode=padding_mode, noise=sigma, **knobs[name]),
             "smoothed" if tunable.group != "context" else "",
-            knobs[name],
+            {"sigma": sigma, **knobs[name]} if tunable.told_sigma else knobs[name],
             SAMPLES**2 if tunable.group != "context" else 0,
         )
         for name, tunable in TUNABLE.items()
@@ -202,43 +211,40 @@ def tuned_methods(knobs: Mapping[str, Mapping[str, float]], padding_mode: str) -
     ]
 
 
-def run(output: Path, work: Path, name: str, clean: Tensor, config: Mapping[str, Any]) -> list[dict[str, object]]:
-    """Denoise an image (H, W) by every filter; write ``heuristic.csv`` to ``output``, and the images to ``work``."""
+def run(results: Results, work: Path, name: str, clean: Tensor, config: Mapping[str, Any]) -> None:
+    """Denoise an image (H, W) by every filter that ``results`` lacks; the images go below ``work``."""
     sigma, seed, padding_mode = config["sigma"], config["seed"], config["padding_mode"]
     _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
     (noisy,) = add_noise(clean, sigma, seed)
-    methods = [
+    filters = [
         Method("noisy", "", lambda image: image, samples=1),
         *fixed_methods(padding_mode),
         *paper_methods(padding_mode),
-        *tuned_methods(nearest(config["tuned"], sigma), padding_mode),
+        *tuned_methods(nearest(config["tuned"], sigma), sigma, padding_mode),
     ]
-    released = CAMERAMAN_PIXELS.startswith(pixels_of(clean)) and (sigma, seed, padding_mode) == (0.1, 42, "zeros")
+    methods = {(method.name, method.gradient): method for method in filters}
+    pixels = pixels_of(clean)
+    same = {"image": name, "pixels": pixels, "sigma": sigma, "seed": seed, "padding_mode": padding_mode}
+    todo = [{**same, "method": m.name, "gradient": m.gradient, "knobs": m.setting} for m in filters]
+    released = CAMERAMAN_PIXELS.startswith(pixels) and (sigma, seed, padding_mode) == (0.1, 42, "zeros")
     compared = HEURISTIC_PSNR if released else {}
     box_filter(noisy.numpy())  # so that the first method is not charged for what torch does once
-    rows = []
-    for n, method in enumerate(methods):
+    for setting in results.pending(todo):
+        method = methods[str(setting["method"]), str(setting["gradient"])]
         start = time.perf_counter()
         image = method.apply(noisy.numpy())
         seconds = time.perf_counter() - start
-        save_grey(work / f"{n:02d}.png", torch.from_numpy(np.asarray(image, np.float32)))
-        rows.append(
-            {
-                **dict(zip(KEY, (name, method.name, method.gradient, sigma, seed, padding_mode), strict=True)),
-                "group": method.group,
-                "samples": method.samples or "",
-                "knobs": method.setting,
-                "psnr": f"{psnr(clean.numpy(), image):.4f}",
-                "ssim": f"{ssim_of(clean.numpy(), image):.4f}",
-                "released_psnr": "" if method.gradient == "smoothed" else compared.get(method.name, ""),
-                "seconds": f"{seconds:.3f}",
-                "hardware": hardware(),
-                **versions("scikit-image"),
-                "date": today(),
-            }
-        )
-    write_table(output / "heuristic.csv", rows, COLUMNS)
-    return rows
+        path = work / name_of(setting, HEURISTIC_RUN) / f"{name_of(setting, HEURISTIC_PICTURE)}.png"
+        save_grey(path, torch.from_numpy(np.asarray(image, np.float32)))
+        values = {
+            "group": method.group,
+            "samples": method.samples or "",
+            "psnr": psnr(clean.numpy(), image),
+            "ssim": ssim_of(clean.numpy(), image),
+            "released_psnr": "" if method.gradient == "smoothed" else compared.get(method.name, ""),
+            "scikit-image": versions("scikit-image")["scikit-image"],
+        }
+        results.add(setting, values, seconds)
 
 
 def tune(sigma: float, seed: int, padding_mode: str, size: int = 256) -> dict[str, dict[str, float]]:
@@ -253,7 +259,7 @@ def tune(sigma: float, seed: int, padding_mode: str, size: int = 256) -> dict[st
         choices = [dict(zip(tunable.grid, values, strict=True)) for values in itertools.product(*tunable.grid.values())]
 
         def score(knobs: dict[str, float], apply: Callable[..., np.ndarray] = tunable.apply) -> float:
-            return float(np.mean([psnr(clean, apply(noisy, padding_mode, **knobs)) for clean, noisy in pairs]))
+            return float(np.mean([psnr(clean, apply(noisy, padding_mode, sigma, **knobs)) for clean, noisy in pairs]))
 
         best[name] = max(choices, key=score)
     return best

@@ -17,6 +17,8 @@ SIZE = (256, 256)
 
 CAMERAMAN_PIXELS = "f6e16531bfb1838d95097c8908ce4f26e21f20ac001099bc03902f165426455f"
 _BSDS300_FILES = "edf684ee30c4630ca9a08f6331498d37853eb2c9356a57721cf38f1f3c617d4e"
+# How many pictures to train on, and to test on, a dataset has.
+_COUNTS = {"bsds300": (200, 100), "voc2012": (1464, 1449)}
 
 
 def _fetch_cameraman(path: Path) -> None:
@@ -58,20 +60,45 @@ DATASETS = {"bsds300": BSDS300, "voc2012": VOC2012}
 
 
 def splits(name: str, root: Path | None = None, *, download: bool = False) -> tuple[list[Path], list[Path]]:
-    """Return the pictures to train on and those to test on, in a fixed order."""
+    """Return the pictures to train on and those to test on, in a fixed order; refuse a folder of other pictures.
+
+    Rows of a table are told apart by the dataset's name, so that it must stand for the same pictures everywhere. Of
+    BSDS300 every byte is checked, of VOC the number of pictures.
+    """
     dataset = DATASETS[_checks.one_of(name, DATASETS, "dataset")]
     folder = find(dataset, root, download=download)
+    inner = folder if name == "voc2012" or (folder / "train").is_dir() else folder / "images"
     if name == "bsds300":
-        inner = folder if (folder / "train").is_dir() else folder / "images"
         train, test = (sorted((inner / part).glob("*.jpg")) for part in ("train", "test"))
     else:
         lists = (folder / "ImageSets" / "Segmentation" / f"{part}.txt" for part in ("train", "val"))
         train, test = ([folder / "JPEGImages" / f"{n}.jpg" for n in path.read_text().split()] for path in lists)
-    if not train or not test:
+    expected = _COUNTS[name]
+    if (len(train), len(test)) != expected:
         raise MissingData(
-            f"{folder} has {len(train)} pictures to train on and {len(test)} to test on: {dataset.advice}"
+            f"{folder} has {len(train)} pictures to train on and {len(test)} to test on, not the {expected[0]} and "
+            f"{expected[1]} of {dataset.name}: {dataset.advice}"
         )
+    if name == "bsds300":
+        found = files_digest(inner, "*/*.jpg")
+        if found != _BSDS300_FILES:
+            raise MissingData(
+                f"{folder} has as many pictures as {dataset.name}, but not the same: the SHA-256 of their names and "
+                f"contents begins with {found[:12]}, not {_BSDS300_FILES[:12]}: {dataset.advice}"
+            )
     return train, test
+
+
+def read_cameraman(root: Path | None = None, *, download: bool = False) -> Tensor:
+    """Return the paper's photograph (H, W), in [0, 1]; refuse another picture of its name."""
+    path = find(CAMERAMAN, root, download=download)
+    image = torch.from_numpy(open_grey(path))
+    if not CAMERAMAN_PIXELS.startswith(pixels_of(image)):
+        raise MissingData(
+            f"{path} is not the paper's cameraman: the SHA-256 of its pixels begins "
+            f"with {pixels_of(image)}, not {CAMERAMAN_PIXELS[:12]}: {CAMERAMAN.advice}, or name it as --image"
+        )
+    return image
 
 
 def load(paths: list[Path], size: tuple[int, int] = SIZE) -> Tensor:

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..._files import read_table, writing
-from ..results import beside, markdown_table, scientific, write_markdown
+from ..._files import writing
+from ..results import Results, beside, markdown_table, scientific, write_markdown
+from . import tables
 from .tables import IMAGE_KEY, name_of
 
 Row = dict[str, str]
@@ -31,59 +32,77 @@ _FULL_NAMES = {
     "deformable deep": "deformable, deep head",
 }
 LABELS = {"deformable": "deformable", "utb 0.9": "UTB, ε_ω = 0.9", "utb 0.1": "UTB, ε_ω = 0.1"}
+# Columns of whole numbers; all others with numbers may have fractions.
+_WHOLE = ("k", "parameters")
 
 
 def write_all(folder: Path, work: Path) -> list[str]:
-    """Render whatever tables a folder has; return their names."""
-    written = []
-    for name, write in (
-        ("heuristic", lambda output: write_heuristic(output, work / "heuristic")),
-        ("tuned", write_tuned),
-        ("image", lambda output: write_image(output, work / "image")),
-        ("dataset", write_dataset),
-    ):
-        if (folder / f"{name}.csv").exists():
-            write(folder)
-            written.append(f"{name}.md")
+    """Render whatever tables a folder has; return the names of the files that were written, here and below."""
+    return [
+        *write_heuristic(folder, work / "heuristic"),
+        *write_tuned(folder),
+        *write_image(folder, work / "image"),
+        *write_dataset(folder),
+    ]
+
+
+def write_heuristic(folder: Path, work: Path) -> list[str]:
+    """Write ``heuristic.md`` and, for each run whose images ``work`` has, a figure named after it."""
+    rows = _read(
+        folder / "heuristic.csv",
+        tables.HEURISTIC_KEY,
+        tables.HEURISTIC_VALUES,
+        needed=("psnr", "ssim"),
+        optional=("released_psnr", "seconds"),
+    )
+    if not rows:
+        return []
+    header = ["filter", "gradient of", "samples", "knobs", "PSNR, dB", "released code", "SSIM", "seconds"]
+    parts = [
+        "# Denoising with no learning",
+        "`denoise-heuristic` writes this page. Tuned rows, and the classical filters below them, have their knobs from "
+        "other photographs; where the CSV has several knobs of a filter, the last are shown. In the released code the "
+        "tangent ball has one sample more, its centre; its UGB is that of the pictures it ships.",
+    ]
+    written = ["heuristic.md"]
+    for (image, pixels, sigma, seed, padding_mode), chosen in _groups(rows, "image", *tables.HEURISTIC_RUN):
+        last = list({(row["method"], row["gradient"]): row for row in chosen}.values())
+        best = max(last, key=lambda row: float(row["psnr"]))
+        lines = [
+            [
+                _bold(row["method"], row is best),
+                row["gradient"],
+                row["samples"],
+                row["knobs"],
+                _bold(_decibels(row["psnr"]), row is best),
+                _decibels(row["released_psnr"]) if row["released_psnr"] else "",
+                f"{float(row['ssim']):.3f}",
+                f"{float(row['seconds']):.2f}" if row["seconds"] else "",
+            ]
+            for row in last
+        ]
+        title = f"{image}, σ = {sigma}, seed {seed}, padding mode {padding_mode}"
+        parts += [
+            f"## {title}",
+            f"The picture whose `pixels` are {pixels}; {'; '.join(dict.fromkeys(map(_provenance, last)))}.",
+            markdown_table(header, lines),
+        ]
+        name = tables.name_of(last[0], tables.HEURISTIC_RUN)
+        figure = _heuristic_figure(work / name, last, title)
+        if figure is not None:
+            written.append(f"heuristic_{name}.png")
+            with writing(folder / written[-1]) as path:
+                figure.savefig(path)
+    write_markdown(folder / "heuristic.md", *parts)
     return written
 
 
-def write_heuristic(folder: Path, work: Path) -> None:
-    """Write ``heuristic.md`` and, where ``work`` has the images, ``heuristic.png``."""
-    rows = read_table(folder / "heuristic.csv")
-    first = rows[0]
-    best = max(rows, key=lambda row: float(row["psnr"]))
-    lines = [
-        [
-            _bold(row["method"], row is best),
-            row["gradient"],
-            row["samples"],
-            row["knobs"],
-            _bold(f"{float(row['psnr']):.2f}", row is best),
-            f"{float(row['released_psnr']):.2f}" if row["released_psnr"] else "",
-            f"{float(row['ssim']):.3f}",
-            f"{float(row['seconds']):.2f}",
-        ]
-        for row in rows
-    ]
-    header = ["filter", "gradient of", "samples", "knobs", "PSNR, dB", "released code", "SSIM", "seconds"]
-    write_markdown(
-        folder / "heuristic.md",
-        "# Denoising with no learning",
-        f"{first['image']}, σ = {first['sigma']}, seed {first['seed']}, padding mode {first['padding_mode']}; "
-        f"{_provenance(first)}. `denoise-heuristic` writes this page.",
-        markdown_table(header, lines),
-        "Tuned rows, and the classical filters below them, have their knobs from other photographs. In the "
-        "released code the tangent ball has one sample more, its centre; its UGB is that of the pictures it ships.",
-    )
-    if (work / "00.png").exists():
-        with writing(folder / "heuristic.png") as path:
-            _heuristic_figure(work, rows).savefig(path)
-
-
-def write_tuned(folder: Path) -> None:
+def write_tuned(folder: Path) -> list[str]:
     """Write ``tuned.md``."""
-    rows = read_table(folder / "tuned.csv")
+    needed = ("psnr", "ssim", "gain", "better")
+    rows = _read(folder / "tuned.csv", tables.TUNED_KEY, tables.TUNED_VALUES, needed, ("seconds",))
+    if not rows:
+        return []
     parts = [
         "# Filters with tuned knobs, on many pictures",
         f"{_span(rows)}. `denoise-tuned` writes this page. The knobs are from three other photographs; every filter "
@@ -107,11 +126,16 @@ def write_tuned(folder: Path) -> None:
                 lines.append([method, *(say(mine[column]) if column in mine else "" for column in columns)])
             parts += [title, markdown_table(header, lines)]
     write_markdown(folder / "tuned.md", *parts)
+    return ["tuned.md"]
 
 
-def write_image(folder: Path, work: Path) -> None:
+def write_image(folder: Path, work: Path) -> list[str]:
     """Write ``image.md``, ``image_curves.png`` and, where ``work`` has the pictures, ``image_pictures.png``."""
-    rows = read_table(folder / "image.csv")
+    needed = ("k", "sigma", "lr", "test_mse", "test_psnr", "gap")
+    optional = ("paper_mse", "paper_gap", "seconds")
+    rows = _read(folder / "image.csv", tables.IMAGE_KEY, tables.IMAGE_VALUES, needed, optional)
+    if not rows:
+        return []
     parts = [
         "# Sample locations learnt on one image",
         "Trained on one noise, tested on another over the same image; uniform weights, plain gradient descent. Of "
@@ -131,19 +155,28 @@ def write_image(folder: Path, work: Path) -> None:
         if rate == "range":
             parts += ["Suggested rates:", _table(chosen, "lr", "", lambda value: scientific(value, 1))]
     write_markdown(folder / "image.md", *parts)
-    curves = read_table(folder / "image_curves.csv")
+    written = ["image.md"]
+    points = ("iteration", "train_mse", "test_mse")
+    curves = _read(folder / "image_curves.csv", tables.IMAGE_KEY, points, ("k", *points))
     if curves:
+        written.append("image_curves.png")
         with writing(folder / "image_curves.png") as path:
             _curves_figure([row for row in curves if row["rate"] == "paper"] or curves).savefig(path)
     figure = _pictures_figure(rows, work)
     if figure is not None:
+        written.append("image_pictures.png")
         with writing(folder / "image_pictures.png") as path:
             figure.savefig(path)
+    return written
 
 
-def write_dataset(folder: Path) -> None:
+def write_dataset(folder: Path) -> list[str]:
     """Write ``dataset.md`` and ``dataset.png``."""
-    rows = read_table(folder / "dataset.csv")
+    needed = ("k", "sigma", "test_mse", "test_psnr", "gap", "parameters")
+    optional = ("ms_per_image", "paper_mse", "paper_gap", "seconds")
+    rows = _read(folder / "dataset.csv", tables.DATASET_KEY, tables.DATASET_VALUES, needed, optional)
+    if not rows:
+        return []
     parts = ["# One layer learnt on a dataset", f"{_span(rows)}. `denoise-dataset` writes this page."]
     published = [row for row in rows if row["recipe"] == "paper"]
     ours = [row for row in rows if row["recipe"] == "ours"]
@@ -182,6 +215,21 @@ def write_dataset(folder: Path) -> None:
     write_markdown(folder / "dataset.md", *parts)
     with writing(folder / "dataset.png") as path:
         _dataset_figure(rows).savefig(path)
+    return ["dataset.md", "dataset.png"]
+
+
+def _read(
+    path: Path, key: Sequence[str], values: Sequence[str], needed: Sequence[str], optional: Sequence[str] = ()
+) -> list[Row]:
+    """Read a table; refuse one without a number where one is ``needed``, or with words where one is ``optional``."""
+    rows = Results(path, key, values).rows
+    for (line, row), name in itertools.product(enumerate(rows, 2), (*needed, *optional)):
+        if row[name] or name in needed:
+            try:
+                (int if name in _WHOLE else float)(row[name])
+            except ValueError:
+                raise ValueError(f"{path}, line {line}: `{name}` (={row[name]!r}) is not a number; mend it") from None
+    return rows
 
 
 def _table(rows: Sequence[Row], value: str, paper: str, say: Callable[[str], str]) -> str:
@@ -228,19 +276,24 @@ def _cost_table(rows: Sequence[Row]) -> str:
     return markdown_table(["", *(f"k = {k}" for k in ks)], lines)
 
 
-def _heuristic_figure(images: Path, rows: Sequence[Row]) -> Figure:
-    """Draw the noisy image and what every filter makes of it, on smoothed gradients only if tuned."""
-    shown = [(n, row) for n, row in enumerate(rows) if row["gradient"] != "smoothed" or "tuned" in row["method"]]
-    best = max((row for _, row in shown), key=lambda row: float(row["psnr"]))
+def _heuristic_figure(images: Path, rows: Sequence[Row], title: str) -> Figure | None:
+    """Draw the noisy image and what every filter makes of it, on smoothed gradients only if tuned; None of none."""
+    paths = {id(row): images / f"{name_of(row, tables.HEURISTIC_PICTURE)}.png" for row in rows}
+    shown = [row for row in rows if row["gradient"] != "smoothed" or "tuned" in row["method"]]
+    shown = [row for row in shown if paths[id(row)].exists()]
+    if not shown:
+        return None
+    best = max(shown, key=lambda row: float(row["psnr"]))
     columns = 7
     lines = -(-len(shown) // columns)
     figure = Figure(figsize=(1.9 * columns, 2.25 * lines), dpi=110, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).flatten().tolist()
     for axes in panels:
         axes.axis("off")
-    for axes, (n, row) in zip(panels, shown, strict=False):
-        label = f"{row['method'].replace(' of the edge metric', ', edge metric')}\n{float(row['psnr']):.2f} dB"
-        _show(axes, images / f"{n:02d}.png", label, bold=row is best)
+    for axes, row in zip(panels, shown, strict=False):
+        label = f"{row['method'].replace(' of the edge metric', ', edge metric')}\n{_decibels(row['psnr'])} dB"
+        _show(axes, paths[id(row)], label, bold=row is best)
+    figure.suptitle(title, fontsize=11)
     return figure
 
 

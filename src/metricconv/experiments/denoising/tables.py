@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from ..results import text
 
+HEURISTIC_KEY = ("image", "pixels", "method", "gradient", "sigma", "seed", "padding_mode", "knobs")
+HEURISTIC_VALUES = ("group", "samples", "psnr", "ssim", "released_psnr", "scikit-image")
+# The filtered pictures: a folder for each run, a file for each row of it.
+HEURISTIC_RUN = ("pixels", "sigma", "seed", "padding_mode")
+HEURISTIC_PICTURE = ("method", "gradient", "knobs")
 IMAGE_KEY = ("image", "pixels", "method", "eps_omega", "k", "sigma", "rate", "iterations", "precision", "seed")
 IMAGE_VALUES = ("lr", "train_mse", "test_mse", "gap", "train_psnr", "test_psnr", "paper_mse", "paper_gap")
 DATASET_KEY = (
@@ -27,7 +32,7 @@ RATES = ("paper", "range")
 
 
 def name_of(setting: Mapping[str, object], key: Sequence[str]) -> str:
-    """Return a name for the folder of a row, or of the setting that it will be.
+    """Return a name for the folder or the file of a row, or of the setting that it will be.
 
     >>> name_of({"method": "utb deep", "eps_omega": None, "k": 5}, ["method", "eps_omega", "k"])
     'utb-deep_none_5'
