@@ -1,7 +1,10 @@
 """Files are written whole, or not at all."""
 
+import re
+
 import pytest
 
+import metricconv as mc
 from metricconv._files import read_table, versions, write_table, writing
 
 
@@ -62,4 +65,6 @@ def test_a_row_of_another_length_is_named(tmp_path, row):
 
 
 def test_versions_name_the_packages_behind_a_result():
-    assert {"metricconv", "torch", "python", "scikit-image"} == set(versions("scikit-image"))
+    found = versions("scikit-image")
+    assert {"metricconv", "torch", "python", "scikit-image"} == set(found)
+    assert re.fullmatch(rf"{re.escape(mc.__version__)}\+[0-9a-f]{{8}}", found["metricconv"])

@@ -2,6 +2,8 @@
 
 import contextlib
 import csv
+import functools
+import hashlib
 import importlib.metadata
 import platform
 import secrets
@@ -56,6 +58,15 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions behind a result: of metricconv, torch, Python and these packages."""
-    found = {"metricconv": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    """Return the versions behind a result: of metricconv, with eight digits of its code, torch, Python and these."""
+    found = {"metricconv": f"{__version__}+{_code()}", "torch": torch.__version__, "python": platform.python_version()}
     return found | {package: importlib.metadata.version(package) for package in packages}
+
+
+@functools.cache
+def _code() -> str:
+    """Return eight digits that are others for every other code of the package."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]

@@ -124,6 +124,12 @@ def test_a_layer_of_unknown_support_is_refused():
         receptive_field(nn.Sequential(nn.Conv2d(1, 1, 3), Gain()), torch.zeros(1, 1, 8, 8), (0, 0))
 
 
+def test_halves_that_are_joined_are_both_looked_through():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GLU(1), nn.Conv2d(2, 2, 3, padding=1))
+    found = receptive_field(net, torch.zeros(1, 1, 5, 5), (2, 2))
+    torch.testing.assert_close(found[2].mul(81), torch.tensor([3.0, 6.0, 9.0, 6.0, 3.0]))
+
+
 def test_attention_is_refused_though_torch_keeps_it_among_activations():
     class Attending(nn.Module):
         def __init__(self):

@@ -163,8 +163,9 @@ def _twin(model: nn.Module, seen: dict[str, list[Support]]) -> nn.Module:
 
 
 def _is_activation(module: nn.Module) -> bool:
-    """Return whether a layer is one of torch's activations; attention, which stands among them, mixes places."""
-    return type(module).__module__ == "torch.nn.modules.activation" and not isinstance(module, nn.MultiheadAttention)
+    """Return whether a layer is an activation, number by number: not attention, nor one that joins halves."""
+    among = type(module).__module__ == "torch.nn.modules.activation"
+    return among and not isinstance(module, nn.MultiheadAttention | nn.GLU)
 
 
 def _averaging(pool: nn.Module) -> nn.Module:
