@@ -49,6 +49,23 @@ def test_a_replaced_file_keeps_its_permissions_and_a_link_its_place(tmp_path):
     assert link.is_symlink() and private.read_text() == "new" and private.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_link_may_have_another_suffix_than_its_file(tmp_path):
+    link = tmp_path / "picture.png"
+    link.symlink_to(tmp_path / "blob")
+    with writing(link) as temporary:
+        assert temporary.suffix == ".png"
+        temporary.write_text("new")
+    assert link.is_symlink() and (tmp_path / "blob").read_text() == "new"
+
+
+def test_a_link_to_itself_is_replaced(tmp_path):
+    link = tmp_path / "loop.txt"
+    link.symlink_to(link)
+    with writing(link) as temporary:
+        temporary.write_text("new")
+    assert link.read_text() == "new"
+
+
 def test_tables_come_back_as_written(tmp_path):
     rows = [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]
     write_table(tmp_path / "t.csv", [rows[0], {"a": 2}])

@@ -57,10 +57,10 @@ def positive(value: object, name: str) -> float:
 
 
 def truth(value: object, name: str) -> bool:
-    """Return what is True or False."""
-    if not isinstance(value, bool):
+    """Return what is True or False, or NumPy's."""
+    if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"`{name}` (={value!r}) must be True or False")
-    return value
+    return bool(value)
 
 
 def one_of(value: str, choices: Iterable[str], name: str) -> str:

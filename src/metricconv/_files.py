@@ -23,10 +23,12 @@ def writing(path: Path) -> Iterator[Path]:
     Folders are made as needed. The path keeps its suffix, by which many writers choose a format. Where ``path`` is a
     link, what it points to is replaced; a file that is replaced keeps its permissions.
     """
-    path = path.resolve()
+    suffix = path.suffix
+    with contextlib.suppress(RuntimeError):  # links that lead back to themselves lead nowhere
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     # Most of a name may be as long as file systems allow already.
-    temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{path.suffix}")
+    temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{suffix}")
     try:
         yield temporary
         if path.exists():

@@ -119,6 +119,19 @@ def test_what_is_invisible_colours_nothing(method):
     assert (images.read(Path("b.png")).pixels[opacity == 255] == 200).all()
 
 
+def test_balls_do_not_see_what_is_invisible(capsys):
+    opacity = np.zeros((24, 24), np.uint8)
+    opacity[6:18, 6:18] = 255
+    printed = []
+    for seed in (0, 1):
+        hidden = np.random.default_rng(seed).integers(0, 255, (24, 24, 3), dtype=np.uint8)
+        colours = np.where(opacity[..., None] == 255, np.uint8(200), hidden)
+        images.write(Path("a.png"), images.Picture(colours, -1, opacity), force=True)
+        assert run(["balls", "a.png", "-o", "balls.png", "--at", "7,12", "-f"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
 @pytest.mark.parametrize("method", ["box", "tangent", "geodesic"])
 def test_an_opaque_picture_is_filtered_as_one_without_opacity(photo, method):
     colours = images.read(Path(photo)).pixels

@@ -161,6 +161,30 @@ def test_a_fourth_channel_that_is_no_opacity_is_filtered(tile):
         assert file.pages[0].extrasamples == (tifffile.EXTRASAMPLE.UNSPECIFIED,)
 
 
+def test_channels_between_colours_and_opacity_are_kept(tile):
+    pixels = random(20, 30, 5)
+    tifffile.imwrite("in.tif", pixels, photometric="rgb", extrasamples=["unspecified", "unassalpha"])
+    assert run(["filter", "in.tif", "out.tif", *BOX, *tile]) == 0
+    found = images.read(Path("out.tif"))
+    assert np.array_equal(found.opacity, pixels[..., -1]) and np.array_equal(found.pixels, seen(pixels))
+    assert found.extra == 1
+
+
+def test_opacity_that_is_not_the_last_channel_is_refused(tile, capsys):
+    tifffile.imwrite("in.tif", random(20, 30, 5), photometric="rgb", extrasamples=["unassalpha", "unspecified"])
+    assert run(["filter", "in.tif", "out.tif", *BOX, *tile]) == 1
+    assert "in.tif: its opacity is not the last of its channels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -0.5, np.inf])
+def test_opacity_that_is_none_is_refused(tile, wrong, capsys):
+    pixels = np.random.default_rng(0).random((20, 30, 4), dtype=np.float32)
+    pixels[3, 4, 3] = wrong
+    tifffile.imwrite("in.tif", pixels, photometric="rgb", extrasamples=["unassalpha"])
+    assert run(["filter", "in.tif", "out.tif", *BOX, *tile]) == 1
+    assert capsys.readouterr().err.startswith("error: in.tif: ") and not Path("out.tif").exists()
+
+
 def test_a_single_channel_is_written_as_grey(tile):
     np.save("in.npy", random(20, 30, 1))
     assert run(["filter", "in.npy", "out.tif", *BOX, *tile]) == 0

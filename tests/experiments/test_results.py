@@ -117,11 +117,14 @@ def test_a_row_that_another_process_is_at_is_left_to_it_or_waited_for(tmp_path, 
     process.join(120)
 
 
-def test_the_processes_of_one_distributed_run_go_on_with_the_same_row(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("told", ["WORLD_SIZE", "SLURM_NTASKS", "together"])
+def test_the_processes_of_one_distributed_run_go_on_with_the_same_row(tmp_path, monkeypatch, told):
+    together = told == "together"
+    if not together:
+        monkeypatch.setenv(told, "2")
     table, other = (Results(tmp_path / "table.csv", ["k"], []) for _ in range(2))
     other.add({"k": 5}, {}, 0)
-    with table.claimed({"k": 5}) as mine, other.claimed({"k": 11}) as others:
+    with table.claimed({"k": 5}, together=together) as mine, other.claimed({"k": 11}, together=together) as others:
         assert mine and others
 
 

@@ -68,8 +68,8 @@ def balls_command(
     if len(picture.spatial) != 2:
         raise UserError(f"{source}: is a volume; balls are drawn on images")
     points = None if not at else [_point(text, picture.spatial) for text in at]
-    image = picture.floats()
-    x = to_field(torch.from_numpy(image), picture.channel_axis)
+    image, seen = picture.floats(), picture.weighed()
+    x = to_field(torch.from_numpy(seen.floats()), seen.channel_axis)
     if picture.channel_axis is not None:
         image = np.moveaxis(image, picture.channel_axis, -1)
     with console.status(Text(f"drawing {target}")):

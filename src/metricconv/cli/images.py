@@ -102,6 +102,8 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> P
     if not pixels.size:
         raise UserError(f"{path}: is empty")
     check_finite(path, pixels)
+    if picture.opacity is not None:
+        check_opacity(path, picture.opacity)
     return dataclasses.replace(picture, pixels=pixels.astype(pixels.dtype.newbyteorder("="), copy=False))
 
 
@@ -167,6 +169,13 @@ def check_finite(path: Path, pixels: NDArray[Any]) -> None:
     """Refuse NaN and infinity."""
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise UserError(f"{path}: holds numbers that are not finite")
+
+
+def check_opacity(path: Path, opacity: NDArray[Any]) -> None:
+    """Refuse an opacity that is negative or no number."""
+    if not (opacity >= 0).all():
+        raise UserError(f"{path}: its opacity is negative, or no number, at some pixels")
+    check_finite(path, opacity)
 
 
 def check_result(path: Path, values: NDArray[Any]) -> None:

@@ -1,5 +1,6 @@
 """TIFFs: what their tags say of the pixels, whether these are read whole or in tiles."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def channel_axis(path: Path, series: tifffile.TiffPageSeries, axes: str | None) 
         raise UserError(f"{path}: holds {series.dtype} of which the least is white; save it with black as 0")
     if tifffile.EXTRASAMPLE.ASSOCALPHA in page.extrasamples:
         raise UserError(f"{path}: its colours are multiplied by its opacity; save it with unassociated alpha")
+    if tifffile.EXTRASAMPLE.UNASSALPHA in page.extrasamples[:-1]:
+        raise UserError(f"{path}: its opacity is not the last of its channels; save it so that it is")
     if axes is None:
         axes = "".join(_LETTERS.get(letter, "z") for letter in series.axes)
         if axes.replace("c", "", 1) not in ("yx", "zyx"):
@@ -55,9 +58,11 @@ def picture(series: tifffile.TiffPageSeries, pixels: Array, channels: int | None
     if _white_is_zero(page):
         pixels = pixels ^ pixels.dtype.type(2**page.bitspersample - 1)  # the largest number less these
     pixels = upright(pixels, channels, page.tags.valueof("Orientation", 1))
-    if page.extrasamples[-1:] == (tifffile.EXTRASAMPLE.UNASSALPHA,) and channels == series.axes.find("S"):
-        return split_opacity(np.moveaxis(pixels, channels, -1), profile)
-    extra = len(page.extrasamples) if page.photometric == _COLOURS.RGB and channels == series.axes.find("S") else 0
+    if channels is None or channels != series.axes.find("S"):
+        return Picture(pixels, channels, None, profile)
+    extra = len(page.extrasamples) if page.photometric == _COLOURS.RGB else 0
+    if page.extrasamples[-1:] == (tifffile.EXTRASAMPLE.UNASSALPHA,):
+        return dataclasses.replace(split_opacity(np.moveaxis(pixels, channels, -1), profile), extra=max(extra - 1, 0))
     return Picture(pixels, channels, None, profile, extra)
 
 

@@ -19,7 +19,7 @@ from .. import large
 from .._files import writing
 from . import tiff
 from .errors import UserError
-from .images import check_finite, check_format, check_numbers, check_output, check_result, is_zarr
+from .images import check_finite, check_format, check_numbers, check_opacity, check_output, check_result, is_zarr
 from .knobs import FileKnobs, FilterKnobs
 from .picture import Picture, channel_axis_of, to_depth
 
@@ -99,12 +99,21 @@ def _open(path: Path, axes: str | None, opened: contextlib.ExitStack) -> Picture
         raise UserError(f"{path}: an array of shape {picture.pixels.shape} is neither an image nor a volume")
     if not picture.pixels.size:
         raise UserError(f"{path}: is empty")
-    return dataclasses.replace(picture, pixels=picture.pixels.map_blocks(_finite, path, dtype=picture.pixels.dtype))
+    opacity = picture.opacity
+    if opacity is not None:
+        opacity = opacity.map_blocks(_weights, path, dtype=opacity.dtype)
+    pixels = picture.pixels.map_blocks(_finite, path, dtype=picture.pixels.dtype)
+    return dataclasses.replace(picture, pixels=pixels, opacity=opacity)
 
 
 def _finite(pixels: NDArray[Any], path: Path) -> NDArray[Any]:
     check_finite(path, pixels)
     return pixels
+
+
+def _weights(opacity: NDArray[Any], path: Path) -> NDArray[Any]:
+    check_opacity(path, opacity)
+    return opacity
 
 
 def _at_depth(values: NDArray[Any], path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

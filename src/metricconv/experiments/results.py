@@ -50,11 +50,12 @@ class Results:
         return any(self._key(row) == wanted for row in self.rows)
 
     def pending(
-        self, settings: Iterable[Mapping[str, object]], max_minutes: float | None = None
+        self, settings: Iterable[Mapping[str, object]], max_minutes: float | None = None, *, together: bool = False
     ) -> Iterator[dict[str, object]]:
         """Yield the settings that the table lacks, saying on stderr where we are, until the minutes are spent.
 
-        The budget is looked at between rows: no row is cut short. What another process has made, or is at, is left out.
+        The budget is looked at between rows: no row is cut short. What another process has made, or is at, is left out;
+        ``together`` is as for ``claimed``.
         """
         start = time.monotonic()
         distinct = {self._key(setting): dict(setting) for setting in settings}
@@ -68,7 +69,7 @@ class Results:
                     f"stopped after {spent:.1f} min: {len(lacking) - n + 1} rows to go, run the command again for them"
                 )
                 return
-            with self.claimed(setting) as mine:
+            with self.claimed(setting, together=together) as mine:
                 if mine:
                     label = " ".join(f"{name}={setting[name]}" for name in self.key if setting.get(name, "") != "")
                     _say(f"[{n}/{len(lacking)}, {spent:.1f} min] {label}")
@@ -83,14 +84,14 @@ class Results:
             raise ValueError(f"{self.path} cannot be written: {error.strerror}: {self.path.parent}") from None
 
     @contextlib.contextmanager
-    def claimed(self, setting: Mapping[str, object], *, wait: bool = False) -> Iterator[bool]:
+    def claimed(self, setting: Mapping[str, object], *, wait: bool = False, together: bool = False) -> Iterator[bool]:
         """Yield whether a row lacks and is this process's to make: until this ends, it is no other's.
 
         The CSV is read anew first. Where another process is at the row, it is not ours, or with ``wait``, we wait for
-        that one to end. The processes of one distributed run make a row together: they claim nothing and read nothing
-        anew, so that all of them go on with the same row.
+        that one to end. Processes that make a row ``together``, those of one distributed run, claim nothing and read
+        nothing anew, so that all of them go on with the same row.
         """
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if together or any(int(os.environ.get(name, "1")) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS")):
             yield setting not in self
             return
         with _claim(self.path, "\n".join(self._key(setting)), wait) as mine:
@@ -142,7 +143,10 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _claim(path: Path, name: str, wait: bool) -> Iterator[bool]:
-    """Yield whether a name is ours: one byte, by the name's checksum, is locked in a file beside ``path``."""
+    """Yield whether a name is ours: one byte, by the name's checksum, is locked in a file beside ``path``.
+
+    A process must not claim two names at a time: it would lose the first with the second.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     mine = True
     with path.with_name(f".{path.name}.claims.lock").open("w") as file:

@@ -1,5 +1,6 @@
 """Training: losses fall, an interrupted run ends where an unbroken one does, rows are never computed twice."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -161,3 +162,11 @@ def test_settings_that_mean_the_same_have_the_same_key():
 def test_a_setting_that_makes_no_sense_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Setting(**changes)
+
+
+def test_a_budget_waits_for_no_other_process(data_root, tmp_path, monkeypatch, capsys):
+    results = runs.table(tmp_path)
+    monkeypatch.setattr(results, "claimed", lambda setting, **how: contextlib.nullcontext(how["wait"]))
+    setting = Setting(**TINY, epochs=1)
+    assert runs.run_all(results, single([setting]), runner(data_root, tmp_path / "work"), max_minutes=1) == 0
+    assert "another process is at it" in capsys.readouterr().err and not results.rows

@@ -420,6 +420,7 @@ def test_the_files_that_a_report_names_are_there(tmp_path):
         ("heuristic", "[tuned.0.1]\ngaussian = { sigma = 1 }", "`tuned.0` has unknown entries ['1']"),
         ("heuristic", "[tuned.low]\ngaussian = { sigma = 1 }", "`tuned` has the entry 'low', which must be a positive"),
         ("heuristic", '[tuned."0.1"]\ngaussian = { size = 1 }', "`tuned.0.1.gaussian` has unknown entries ['size']"),
+        ("heuristic", '[tuned."0.1"]\nbilateral = { sigma_color = 1 }', "`tuned.0.1.bilateral` lacks sigma_spatial"),
         (
             "heuristic",
             '[tuned."0.1"]\ngaussian = { sigma = "1" }',

@@ -189,9 +189,10 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
     """Train what the table lacks, phase by phase, and return how many rows were added.
 
     A phase sees the rows of those before it, also those that another process is at: they are waited for. With
-    ``max_minutes``, no run begins that, by the rows of the table, would not end in time.
+    ``max_minutes``, no run begins that, by the rows of the table, would not end in time, and nothing is waited for.
     """
-    if max_minutes is not None and int(runner.options.trainer.get("devices", 1)) > 1:
+    together = int(runner.options.trainer.get("devices", 1)) > 1
+    if max_minutes is not None and together:
         raise ValueError("`max_minutes` needs a single process: several would not stop at the same row")
     start = time.monotonic()
 
@@ -213,7 +214,9 @@ def run_all(results: Results, phases: Sequence[Phase], runner: Runner, max_minut
                 return added
             if wait:
                 say(f"{title}, {n} of {len(lacking)}: another process is at it")
-            with results.claimed(setting.key, wait=wait) as mine:
+                if minutes is not None:
+                    return added
+            with results.claimed(setting.key, wait=wait, together=together) as mine:
                 if not mine:
                     continue
                 say(f"{title}, {n} of {len(lacking)}: {setting}")

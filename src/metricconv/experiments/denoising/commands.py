@@ -284,6 +284,9 @@ def _check_like(own: object, usual: object, name: str = "") -> None:
             raise ValueError(
                 f"{f'`{name}` has ' if name else ''}unknown entries {unknown}; there are {', '.join(known)}"
             )
+        knobs = name.startswith("tuned.") and not any(isinstance(value, dict) for value in known.values())
+        if knobs and set(own) != set(known):
+            raise ValueError(f"`{name}` lacks {', '.join(sorted(set(known) - set(own)))}")
         for key, value in own.items():
             _check_like(value, known[key], f"{name}.{key}" if name else key)
     elif isinstance(usual, list):

@@ -224,7 +224,8 @@ def run(
 ) -> None:
     """Add the rows that ``results`` lacks; checkpoints and logs go below ``output``."""
     held: tuple[object, Pictures] | None = None
-    for setting in results.pending(todo, max_minutes):
+    together = any(int(setting["devices"]) > 1 for setting in todo)
+    for setting in results.pending(todo, max_minutes, together=together):
         wanted: dict[str, Any] = {name: setting[name] for name in ("dataset", "sigma", "noise", "size")}
         if held is None or held[0] != wanted:
             held = wanted, read_pictures(**wanted, root=root)

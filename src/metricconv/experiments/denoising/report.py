@@ -65,7 +65,7 @@ def write_heuristic(folder: Path, work: Path) -> list[str]:
         "tangent ball has one sample more, its centre; its UGB is that of the pictures it ships.",
     ]
     written = ["heuristic.md"]
-    for (image, pixels, sigma, seed, padding_mode), chosen in _groups(rows, "image", *tables.HEURISTIC_RUN):
+    for (image, pixels, sigma, seed, padding_mode), chosen in _groups(rows, *tables.HEURISTIC_RUN):
         last = list({(row["method"], row["gradient"]): row for row in chosen}.values())
         best = max(last, key=lambda row: float(row["psnr"]))
         lines = [

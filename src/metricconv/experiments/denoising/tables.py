@@ -11,7 +11,7 @@ from ..results import text
 HEURISTIC_KEY = ("image", "pixels", "method", "gradient", "sigma", "seed", "padding_mode", "knobs")
 HEURISTIC_VALUES = ("group", "samples", "psnr", "ssim", "released_psnr", "scikit-image")
 # The filtered pictures: a folder for each run, a file for each row of it.
-HEURISTIC_RUN = ("pixels", "sigma", "seed", "padding_mode")
+HEURISTIC_RUN = ("image", "pixels", "sigma", "seed", "padding_mode")
 HEURISTIC_PICTURE = ("method", "gradient", "knobs")
 IMAGE_KEY = ("image", "pixels", "method", "eps_omega", "k", "sigma", "rate", "iterations", "precision", "seed")
 IMAGE_VALUES = ("lr", "train_mse", "test_mse", "gap", "train_psnr", "test_psnr", "paper_mse", "paper_gap")
