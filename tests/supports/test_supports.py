@@ -56,6 +56,12 @@ def test_grid_spacing_moves_the_samples_and_not_the_output():
     assert grid.dilation == (1, 1)
 
 
+@pytest.mark.parametrize("spacing", ["a", "ab", 0, -1.0, float("nan"), [1.0], [1.0, None], 1j])
+def test_a_grid_of_no_spacing_is_refused(spacing):
+    with pytest.raises(ValueError, match=r"`spacing` .* must be positive, one number or one for each of 2 axes"):
+        mc.Grid(3, spacing=spacing)
+
+
 @pytest.mark.parametrize("spacing", [2, np.int64(2), np.float32(2), [2.0, 2.0], np.array([2, 2])])
 def test_grid_spacing_may_be_of_any_kind_of_number(spacing):
     assert mc.Grid(3, spacing=spacing).spacing == (2.0, 2.0)

@@ -12,7 +12,7 @@ from .balls import balls_command
 from .compare import compare_command
 from .console import results, say, say_error
 from .doctor import doctor_command
-from .errors import UserError
+from .errors import UserError, lack_of_memory
 from .filtering import filter_command
 
 app = typer.Typer(
@@ -59,20 +59,16 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if "" in arguments:
             raise UserError("an argument is empty (''); it must name something")
-        app(list(arguments), prog_name="metricconv")
+        with lack_of_memory():
+            app(list(arguments), prog_name="metricconv")
     except SystemExit as leave:
         if isinstance(leave.code, str):
             say(leave.code)
             return 1
         return leave.code or 0
-    except (UserError, ValueError, OSError, MemoryError) as error:
+    except (UserError, ValueError, OSError) as error:
         if os.environ.get("METRICCONV_TRACEBACK"):
             raise
         say_error(error)
-        return 1
-    except RuntimeError as error:
-        if "DefaultCPUAllocator" not in str(error) or os.environ.get("METRICCONV_TRACEBACK"):
-            raise
-        say_error(MemoryError("not enough memory for this picture with these options"))
         return 1
     return 0

@@ -10,11 +10,11 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def lack_of_memory(path: Path) -> Iterator[None]:
-    """Name the picture for which there is not enough memory, whoever asked for it."""
+def lack_of_memory(picture: Path | str = "this picture") -> Iterator[None]:
+    """Say for which picture there is not enough memory, whoever asked for it."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):  # torch's own
             raise
-        raise UserError(f"{path}: not enough memory for this picture with these options") from error
+        raise UserError(f"{picture}: not enough memory with these options") from error

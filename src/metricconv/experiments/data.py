@@ -1,4 +1,4 @@
-"""Where datasets lie, what to put where when one is missing, and images opened with care.
+"""Where datasets lie, what to put where when one is missing, and files opened with care.
 
 A dataset is looked for below ``--data-root``, then METRICCONV_DATA, then ~/.cache/metricconv. With ``--download`` a
 missing one is fetched from its home and verified in a folder of its own, and moved to its place whole.
@@ -13,8 +13,10 @@ import tempfile
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from .._files import writing
@@ -134,3 +136,14 @@ def pixels_digest(grey: np.ndarray) -> str:
     """Return the SHA-256 of the pixels of a picture that ``open_grey`` opened: the same for each lossless format."""
     pixels = np.rint(grey * 255).astype(np.uint8)
     return hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest()
+
+
+def read_saved(path: Path, what: str, advice: str = "") -> Any:
+    """Read what torch saved, tensors and plain values alone; a file that is damaged is refused as no ``what``."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # whatever unpickling a file that is none may raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} cannot be read as {what}: {reason}{advice}") from None

@@ -24,6 +24,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
+from .data import read_saved
+
 CHECKPOINT = "last.ckpt"
 # What Lightning says of settings that are meant: no workers for data in memory, a batch that is the whole epoch, a
 # folder with the checkpoint to go on from.
@@ -153,13 +155,10 @@ def fit(trainer: lightning.Trainer, module: lightning.LightningModule, train: An
 
 def epochs_done(checkpoint: Path) -> int:
     """Return how many epochs a checkpoint is after; refuse one that is damaged."""
-    try:
-        return int(torch.load(checkpoint, map_location="cpu")["epoch"]) + 1
-    except (FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # whatever unpickling a file that is none may raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{checkpoint} cannot be read as a checkpoint: {reason}; delete it to start anew") from None
+    content = read_saved(checkpoint, "a checkpoint", "; delete it to start anew")
+    if not isinstance(content, dict) or "epoch" not in content:
+        raise ValueError(f"{checkpoint} cannot be read as a checkpoint: it has no epoch; delete it to start anew")
+    return int(content["epoch"]) + 1
 
 
 def evaluate(trainer: lightning.Trainer, module: lightning.LightningModule, data: Any) -> dict[str, float]:

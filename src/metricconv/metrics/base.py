@@ -116,8 +116,13 @@ class Metric(ABC):
         torch.Size([4, 5])
         """
         here = tuple(self.spatial)
-        if len(size) != len(here) or any((n != m and n != 1) or m < 0 for n, m in zip(here, size, strict=True)):
-            raise ValueError(f"`size` (={tuple(size)}) must be the metric's {here}, along axes where that is not 1")
+        whole = isinstance(size, Sequence) and all(isinstance(m, numbers.Integral | torch.SymInt) for m in size)
+        if (
+            not whole
+            or len(size) != len(here)
+            or any(m < 0 or (n != m and n != 1) for n, m in zip(here, size, strict=True))
+        ):
+            raise ValueError(f"`size` (={size!r}) must be the metric's {here}, along axes where that is not 1")
         return self.map(lambda t: t.expand(*t.shape[:3], *size))
 
     @classmethod

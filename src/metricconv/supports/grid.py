@@ -1,7 +1,7 @@
 """The support of ordinary, dilated and interpolated convolutions: the same grid everywhere."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -34,12 +34,11 @@ class Grid(Support):
         self.kernel_size, self.dilation = reference_kernel(kernel_size, dilation, dim)
         if spacing is None:
             spacing = self.dilation
-        if isinstance(spacing, float | numbers.Real):  # NumPy's numbers too
-            self.spacing = (float(spacing),) * dim
-        else:
-            self.spacing = tuple(map(float, spacing))
-        if len(self.spacing) != dim or not all(0 < s < float("inf") for s in self.spacing):
+        steps = tuple(spacing) if isinstance(spacing, Iterable) else (spacing,) * dim
+        real = all(isinstance(s, float | numbers.Real) for s in steps)  # NumPy's numbers too
+        if len(steps) != dim or not real or not all(0 < s < float("inf") for s in steps):
             raise ValueError(f"`spacing` (={spacing!r}) must be positive, one number or one for each of {dim} axes")
+        self.spacing = tuple(map(float, steps))
 
     def offsets(self, samples: slice = slice(None)) -> Tensor:
         """Return the grid: (1, 1, P, d, 1, …, 1)."""

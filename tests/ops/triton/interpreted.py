@@ -1,8 +1,10 @@
 """The kernels in Triton's interpreter, on CPU tensors. Run by test_interpreted.py with TRITON_INTERPRET=1."""
 
+import contextlib
 import dataclasses
 import importlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from layers import stir
 from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import backward, call, geodesic, launch, library, narrow_conv, tiles
+from metricconv.ops.triton.launcher import Launch
 from ops.cases import KINDS, MODES, Case, check, check_inference, random_case
 from ops.triton.narrowed import NARROW, check_narrow, make
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
@@ -443,3 +446,28 @@ def test_layers_have_the_derivatives_of_function_transforms() -> None:
     found = torch.func.grad(loss)(parameters)
     expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
     torch.testing.assert_close(list(found.values()), list(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_every_launch_goes_to_the_device_of_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded, launched, launch_now = [], [], Launch.__call__
+
+    @contextlib.contextmanager
+    def guard(x: torch.Tensor) -> Iterator[None]:
+        guarded.append(x.device)
+        yield
+        guarded.pop()
+
+    def watched(self: Launch, **tensors: Any) -> None:
+        launched.append((self.kernel.fn.__name__, guarded[-1] if guarded else None))
+        launch_now(self, **tensors)
+
+    for name in ("launch", "backward", "geodesic", "narrow", "parametrise"):
+        monkeypatch.setattr(importlib.import_module(f"metricconv.ops.triton.{name}"), "on_device", guard)
+    monkeypatch.setattr(Launch, "__call__", watched)
+    for ball in ("tangent", "geodesic"):
+        layer = stir(mc.nn.MetricConv2d(128, 4, 3, padding=1, ball=ball))
+        x = torch.randn(1, 128, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+        with torch.autocast("cpu", torch.float16):
+            layer(x).float().sum().backward()
+    assert len({name for name, _ in launched}) > 8
+    assert not [name for name, device in launched if device != x.device]

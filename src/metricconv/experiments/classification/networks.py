@@ -13,6 +13,7 @@ from ..._files import writing
 from ...convert import convert, dilate_last_layer
 from ...metrics import Cholesky, Spectral6, Spectral7
 from ...nn import AdaptiveConv, DeformableConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
+from ..data import read_saved
 from .setting import Setting
 
 _SELECT = {"2-4": "paper", "4": "layer4.*"}
@@ -101,13 +102,7 @@ def read_pretrained(path: Path, network: str) -> dict[str, Tensor]:
 
         weights = models.get_model_weights(network)["IMAGENET1K_V1"]
         return weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever unpickling a file that is none may raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"`pretrained` {path} cannot be read as weights: {reason}") from None
+    state = read_saved(path, "weights, those of `pretrained`")
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"`pretrained` {path} must hold a state dictionary: names and tensors")
@@ -164,15 +159,7 @@ def save_network(path: Path, setting: Setting, classes: int, channels: int, mode
 
 def load_network(path: Path) -> tuple[Setting, nn.Module]:
     """Read what ``save_network`` wrote, for looking at it: in evaluation mode."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # whatever unpickling a file that is none may raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"{path} cannot be read as a network: {reason}; delete it, and its row of runs.csv, to start anew"
-        ) from None
+    content = read_saved(path, "a network", "; delete it, and its row of runs.csv, to start anew")
     if not isinstance(content, dict) or not {"setting", "classes", "channels", "state"} <= set(content):
         raise ValueError(f"{path} is not a network that `classify` wrote")
     setting = Setting(**content["setting"])
