@@ -1,46 +1,102 @@
-"""Multilinear interpolation on the pixel lattice, in any dimension, with the four ways of looking past the border."""
+"""Multilinear interpolation on the pixel lattice, in any dimension, with four padding modes.
+
+Interpolated data has a kink wherever a coordinate is a whole number. There the derivative along that axis is defined as
+the mean of the two one-sided slopes, which is the central difference (v(n + 1) − v(n − 1)) / 2 of the neighbouring
+pixels, padded as ``padding_mode`` says. A coordinate counts as whole within ``lattice_tolerance`` of a whole number, so
+that the rounding of a position does not choose between the two slopes. Every backend follows this definition.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 PADDING_MODES = ("zeros", "border", "reflect", "circular")
 
 # Positions are clamped here before they become integers: float32 has no fractions left beyond it.
 FARTHEST = 2.0**23
 
+# In pixels, about 128 roundings of a number near 1 in float32: offsets of up to 30 pixels are computed to within a few
+# units in the last place, 1e-5. float64 is far more precise, and leaves room for finite differences.
+_LATTICE_TOLERANCE = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
+
+
+def lattice_tolerance(dtype: torch.dtype) -> float:
+    """Return how far from a whole number a coordinate computed in ``dtype`` still counts as one, in pixels."""
+    return _LATTICE_TOLERANCE[torch.promote_types(dtype, torch.float32)]
+
 
 def corners(
-    position: Tensor, size: Sequence[int], padding_mode: str, base: Sequence[Tensor] | None = None
+    position: Tensor,
+    size: Sequence[int],
+    padding_mode: str,
+    base: Sequence[Tensor] | None = None,
+    tolerance: float | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the 2^d lattice points around each position as (flat index into ``size``, interpolation weight).
+    """Yield the lattice points around each position as (flat index into ``size``, interpolation weight).
+
+    There are two along each axis, or three where the derivative at a lattice point needs both neighbours.
 
     Args:
-        position: (..., d), in pixels along the axes of ``size``; from ``base`` on, if that is given.
+        position: (..., d), in pixels along the axes of ``size``, relative to ``base`` if that is given.
         size: extent of each spatial axis.
-        padding_mode: what stands past the border: "zeros", the "border" pixel, a "reflect"-ion about its centre,
-            or the image again ("circular").
-        base: whole pixels along each axis, (...) each: far from 0, a position has no fractions of its own.
+        padding_mode: "zeros", "border" (repeat the border pixel), "reflect" (about its centre) or "circular".
+        base: whole pixels along each axis, (...) each: a position far from 0 would have no fractions of its own.
+        tolerance: see ``lattice_tolerance``; by default that of the position's dtype.
 
     >>> x = torch.tensor([10.0, 20.0, 40.0])
     >>> sum(x[i] * w for i, w in corners(torch.tensor([[0.5], [1.25]]), [3], "zeros"))
     tensor([15., 25.])
     """
     position = position.clamp(-FARTHEST, FARTHEST)
-    low = position.floor()
-    fraction = position - low
+    tolerance = lattice_tolerance(position.dtype) if tolerance is None else tolerance
     axes = []
     for axis, extent in enumerate(size):
-        index = low[..., axis].long() if base is None else low[..., axis].long() + base[axis]
-        up = fraction[..., axis]
-        axes.append((_fold(index, 1 - up, extent, padding_mode), _fold(index + 1, up, extent, padding_mode)))
+        first, weights = _weights(position[..., axis], tolerance)
+        first = first if base is None else first + base[axis]
+        axes.append([_fold(first + k, weight, extent, padding_mode) for k, weight in enumerate(weights)])
     for corner in product(*axes):
         flat, weight = corner[0]
         for (index, factor), extent in zip(corner[1:], size[1:], strict=True):
             flat, weight = flat * extent + index, weight * factor
         yield flat, weight
+
+
+def _weights(position: Tensor, tolerance: float) -> tuple[Tensor, list[Tensor]]:
+    """Return the first lattice index around positions along one axis, and the weights from there on."""
+    low = position.floor()
+    two = low.long(), [1 - (position - low), position - low]
+    if not _differentiable(position):
+        return two
+    nearest = position.round()
+    whole = (position - nearest).abs() <= tolerance
+    if _readable(position) and not whole.any():
+        return two
+    # At a whole number n the weights of n − 1, n, n + 1 have the values of linear interpolation, and the derivatives of
+    # the central difference: −½, 0, ½.
+    past = position - nearest
+    held = past.detach()
+    slope = 0.5 * (past - held)  # zero, with a derivative of ½
+    before = torch.where(whole, (-held).clamp_min(0) - slope, 1 - (position - low))
+    here = torch.where(whole, 1 - held.abs(), position - low)
+    after = torch.where(whole, held.clamp_min(0) + slope, 0.0)
+    return torch.where(whole, nearest - 1, low).long(), [before, here, after]
+
+
+def _differentiable(position: Tensor) -> bool:
+    """Return whether a derivative with respect to positions may be asked for."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and position.requires_grad
+
+
+def _readable(position: Tensor) -> bool:
+    """Return whether a decision may depend on the values: no tracer is at work, and no GPU has to be waited for."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return type(position) is Tensor and position.device.type == "cpu"
 
 
 def line(start: int, stop: int, extent: int, padding_mode: str, device: torch.device) -> tuple[Tensor, Tensor]:

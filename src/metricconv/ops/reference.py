@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .._interpolation import corners
+from .._interpolation import corners, lattice_tolerance
 from ..supports import Grid
 from ..supports.base import lattice
 from .problem import Problem
@@ -67,6 +67,7 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     """Return, for each corner of each sample, its row and its interpolation weight: (B, N, p, G)."""
     x, support = problem.input, problem.support
     offsets = _offsets(problem, samples)  # [B, G, p, d, *out]
+    tolerance = lattice_tolerance(offsets.dtype)
     offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
     # Whole pixels stay apart: with them a position would have few fractions in a long image.
     moved = [_per_pixel(o + half, problem) for o, half in zip(offsets.unbind(3), problem.grid.halves, strict=True)]
@@ -74,7 +75,7 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     base = [cell.flatten().view(-1, 1, 1) for cell in problem.grid.cells(x.device)]  # [N, 1, 1]
     image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1) * math.prod(x.shape[2:])
     group = torch.arange(support.groups, device=x.device)
-    found = list(corners(position, x.shape[2:], problem.padding_mode, base))
+    found = list(corners(position, x.shape[2:], problem.padding_mode, base, tolerance))
     return [(flat + image) * support.groups + group for flat, _ in found], [weight for _, weight in found]
 
 
