@@ -11,7 +11,11 @@ from .console import say
 from .errors import UserError
 
 # Each has an ``app`` of typer commands.
-EXPERIMENTS = ("metricconv.experiments.denoising.commands", "metricconv.experiments.classification.commands")
+EXPERIMENTS = (
+    "metricconv.experiments.denoising.commands",
+    "metricconv.experiments.classification.commands",
+    "metricconv.experiments.lattice.commands",
+)
 REPORT = "metricconv.experiments.report"
 
 # All arguments, --help too, go to the command as they are.

@@ -9,6 +9,7 @@ from .classification import diagnose
 from .classification import report as classification
 from .denoising import report as denoising
 from .errors import in_one_line
+from .lattice import report as lattice
 
 app = typer.Typer()
 
@@ -27,6 +28,7 @@ def report(
     found = [Path("denoising", name) for name in denoising.write_all(results / "denoising", work / "denoising/work")]
     for write in (classification.write_all, diagnose.draw):
         found += [Path("classification", name) for name in write(results / "classification")]
+    found += [Path("lattice", name) for name in lattice.write_all(results / "lattice")]
     if not found:
         raise ValueError(
             f"`results` (={results}) has no tables of experiments with rows, such as denoising/image.csv, to render"

@@ -1,0 +1,50 @@
+"""The command: what it reads (CIFAR-10), what it writes (runs.csv, curves.csv, lattice.png, README.md)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..._knobs import spread
+from ..errors import in_one_line
+from ..options import DataKnobs, Output
+from .settings import Recipe, settings
+
+app = typer.Typer()
+
+
+@app.command()
+@in_one_line()
+@spread
+def lattice(
+    *,
+    layer: Annotated[list[str] | None, typer.Option(help="standard, metric or deformable; may be repeated.")] = None,
+    multiplier: Annotated[
+        list[float] | None,
+        typer.Option(help="Predictor learning rate / base learning rate; may be repeated. Default: 0.01 and 0.1."),
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Random seed; may be repeated. Default: 0 to 4.")] = None,
+    recipe: Recipe,
+    data: DataKnobs,
+    output: Output = Path("outputs/lattice"),
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Start no run after this many minutes.")] = None,
+) -> None:
+    """Train with the one-sided and with the central derivative at lattice points, and compare the pairs.
+
+    Runs that the table already has are not repeated. Several processes may share a table.
+    """
+    import torch
+
+    from ..classification import datasets
+    from ..classification.batches import Pictures
+    from . import report, runs
+    from .network import LAYERS
+
+    todo = list(settings(recipe, layer or LAYERS, multiplier or (0.01, 0.1), seed or range(5)))
+    results, added = runs.table(output), 0
+    if any(setting not in results for setting in todo):
+        images = datasets.load("cifar10", data.data_root, download=data.download)
+        pictures = Pictures(images, torch.device("cpu"), train_images=recipe.train_images)
+        added = runs.run(results, todo, pictures, max_minutes)
+    written = ["runs.csv", "curves.csv"] * bool(added) + report.write_all(output)
+    typer.echo(f"wrote {', '.join(written)} to {output}" if written else f"wrote nothing: {output} has no runs yet")

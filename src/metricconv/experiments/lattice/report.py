@@ -1,0 +1,187 @@
+"""README.md and lattice.png, from runs.csv and curves.csv alone."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..._files import read_table, writing
+from ..results import markdown_table, write_markdown
+from .figure import figure
+from .network import ADAPTIVE
+from .pairs import Row, differences, on_lattice, overall, paired
+from .settings import CURVES, KEY, VALUES
+
+_RECIPE = tuple(name for name in KEY if name not in ("layer", "derivative", "multiplier", "seed"))
+# The share of samples on the lattice is reported after these steps.
+_STEPS = (0, 1, 5, 10, 20)
+_GRADIENT = ("gradient_cosine", "gradient_ratio")
+
+
+def write_all(folder: Path) -> list[str]:
+    """Render the page and the figure; return the names of what was written."""
+    rows, curves = read_table(folder / "runs.csv"), read_table(folder / "curves.csv")
+    _check(folder, rows, curves)
+    if not paired(rows, "test_accuracy"):
+        return []
+    with writing(folder / "lattice.png") as path:
+        figure(rows, curves).savefig(path)
+    write_markdown(folder / "README.md", *_page(rows, curves))
+    return ["lattice.png", "README.md"]
+
+
+def _check(folder: Path, rows: Sequence[Row], curves: Sequence[Row]) -> None:
+    for name, table, columns in (("runs.csv", rows, (*KEY, *VALUES)), ("curves.csv", curves, (*KEY, *CURVES))):
+        missing = sorted(set(columns) - set(table[0])) if table else []
+        if missing:
+            raise ValueError(f"{folder / name} has no column {', '.join(missing)}")
+    adaptive = [row for row in rows if row["layer"] in ADAPTIVE]
+    for name in _RECIPE:
+        found = sorted({row[name] for row in adaptive})
+        if len(found) > 1:
+            raise ValueError(
+                f"{folder / 'runs.csv'} mixes runs with `{name}` {', '.join(found)}: use another `output` for each"
+            )
+
+
+def _page(rows: Sequence[Row], curves: Sequence[Row]) -> list[str]:
+    return [
+        "# Does the derivative at lattice points matter for training?",
+        "A converted layer starts with every sample on a pixel, where bilinear interpolation has a kink. Version 0.1 "
+        "used the one-sided slope that rounding selected; now the derivative there is the central difference. This "
+        "study trains the same networks on the same batches with both. This page is rendered from "
+        "[runs.csv](runs.csv) and [curves.csv](curves.csv).",
+        "## Outcome",
+        _outcome(rows),
+        _accuracies(rows),
+        _baseline(rows),
+        "## How far apart the two derivatives are",
+        _first_gradients(rows),
+        _on_lattice(curves),
+        "![training loss of both derivatives, differences of test accuracy, samples on the lattice](lattice.png)",
+        "## Setup",
+        _setup(rows),
+        _commands(),
+    ]
+
+
+def _outcome(rows: Sequence[Row]) -> str:
+    accuracy, loss = overall(rows, "test_accuracy", 100), overall(rows, "train_loss")
+    groups = differences(rows, "test_accuracy", 100)
+    if accuracy.resolved:
+        better = "higher" if accuracy.mean > 0 else "lower"
+        answer = f"**Yes: test accuracy is {better} with the central difference, "
+    else:
+        answer = "**No effect on test accuracy was found: "
+    low, high = accuracy.interval
+    seeds = len(accuracy.values)
+    parts = [
+        f"{answer}{accuracy.text(2)} points**, central minus one-sided, mean ± standard error over {seeds} seeds "
+        f"(each the mean of its {len(groups)} pairs), with a 95 % interval of {low:+.2f} to {high:+.2f} points. "
+    ]
+    if not accuracy.resolved:
+        parts.append("An effect within that interval cannot be excluded. ")
+    resolved = [f"{layer} × {multiplier}" for (layer, multiplier), one in groups.items() if one.resolved]
+    if resolved:
+        parts.append(f"Of the {len(groups)} rows below, the intervals of these exclude zero: {', '.join(resolved)}. ")
+    else:
+        parts.append(f"The interval of each of the {len(groups)} rows below contains zero. ")
+    verdict = "differs" if loss.resolved else "does not differ measurably"
+    low, high = loss.interval
+    parts.append(
+        f"The training loss of the last epoch {verdict}: {loss.text(3)}, 95 % interval {low:+.3f} to {high:+.3f}."
+    )
+    return "".join(parts)
+
+
+def _accuracies(rows: Sequence[Row]) -> str:
+    header = [
+        "layer, × predictor learning rate / base learning rate", "one-sided, %", "central, %",
+        "central − one-sided, points", "95 % interval", "training loss, central − one-sided", "seeds",
+    ]  # fmt: skip
+    accuracy, loss = differences(rows, "test_accuracy", 100), differences(rows, "train_loss")
+    lines = []
+    for (layer, multiplier), seeds in paired(rows, "test_accuracy").items():
+        one, central = (100 * statistics.mean(values) for values in zip(*seeds.values(), strict=True))
+        difference = accuracy[layer, multiplier]
+        low, high = difference.interval
+        cells = [f"{one:.2f}", f"{central:.2f}", difference.text(2), f"{low:+.2f} to {high:+.2f}"]
+        lines.append([f"{layer} × {multiplier}", *cells, loss[layer, multiplier].text(3), str(len(seeds))])
+    return markdown_table(header, lines)
+
+
+def _baseline(rows: Sequence[Row]) -> str:
+    standard = [100 * float(row["test_accuracy"]) for row in rows if row["layer"] == "standard"]
+    about = (
+        "Accuracies are of test images after the last epoch, means over seeds; differences are means ± standard errors "
+        "of paired differences, and intervals use Student's t."
+    )
+    if len(standard) < 2:
+        return about
+    spread = f"{statistics.mean(standard):.2f} % (standard deviation {statistics.stdev(standard):.2f})"
+    return (
+        f"{about} The unconverted network, with the same seeds, reaches {spread} over {len(standard)} seeds. The "
+        "multipliers are the library's recommendations for deformable layers (0.01) and for metric layers (0.1); both "
+        "were run for both layers, nothing was selected."
+    )
+
+
+def _first_gradients(rows: Sequence[Row]) -> str:
+    lines = []
+    for layer in ADAPTIVE:
+        some = {row["seed"]: row for row in rows if row["layer"] == layer and row["gradient_cosine"]}.values()
+        if some:
+            lines.append([layer, *(_range([float(row[name]) for row in some]) for name in _GRADIENT)])
+    return (
+        "Gradients of the predictors' parameters before the first step, where all samples are on the lattice. "
+        "Mean over seeds, with the range:\n\n"
+        + markdown_table(["layer", "cosine between the two", "norm, central / one-sided"], lines)
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _on_lattice(curves: Sequence[Row]) -> str:
+    found = on_lattice(curves)
+    steps = [step for step in _STEPS if all(step in shares for shares in found.values())]
+    lines = []
+    for (layer, multiplier), shares in found.items():
+        chosen = (*steps, max(shares))
+        lines.append([f"{layer} × {multiplier}", *(f"{100 * shares[step]:.1f}" for step in chosen)])
+    header = ["layer, × multiplier", *(f"step {step}" for step in steps), "end"]
+    return (
+        "The two derivatives are the same wherever a sample is off the lattice. This is the share of sample "
+        "coordinates within the tolerance of a whole number, in per cent, of those that the predictor can move:\n\n"
+        + markdown_table(header, lines)
+    )
+
+
+def _setup(rows: Sequence[Row]) -> str:
+    first = next(row for row in rows if row["layer"] in ADAPTIVE)
+    width = int(first["width"])
+    versions = {name: ", ".join(sorted({row[name] for row in rows})) for name in ("hardware", "metricconv", "torch")}
+    backends = ", ".join(sorted({row["backend"] for row in rows} - {""}))
+    seeds = ", ".join(sorted({row["seed"] for row in rows}, key=int))
+    return (
+        f"A ResNet of three stages with one block each and {width}, {2 * width} and {4 * width} channels, on "
+        f"{first['train_images']} training images of CIFAR-10 (a fixed random subset, padded, cropped and flipped) and "
+        f"its first {first['test_images']} test images. `mc.convert` replaces the four 3×3 convolutions of the last "
+        f"two stages, two of stride 1 and two of stride 2. SGD with Nesterov momentum 0.9, one cycle up to a rate of "
+        f"{first['lr']}, batches of {first['batch']}, weight decay {first['weight_decay']}, {first['epochs']} epochs. "
+        f"Initial weights and batches depend on the seed alone (seeds {seeds}), so the two derivatives of a seed form "
+        "a pair. For the one-sided arm no position counts as whole; everything else is the same code. "
+        f"Backend: {backends}, for both. {versions['hardware']}; metricconv {versions['metricconv']}; torch "
+        f"{versions['torch']}."
+    )
+
+
+def _commands() -> str:
+    return markdown_table(
+        ["purpose", "command"],
+        [
+            ["all runs, and this page", "`metricconv reproduce lattice --output results/lattice`"],
+            ["one pair", "`metricconv reproduce lattice --layer metric --multiplier 0.1 --seed 0`"],
+            ["this page and the figure again, from the CSVs", "`metricconv report`"],
+        ],
+    )
