@@ -166,7 +166,7 @@ def _setup(rows: Sequence[Row]) -> str:
     return (
         f"A ResNet of three stages with one block each and {width}, {2 * width} and {4 * width} channels, on "
         f"{first['train_images']} training images of CIFAR-10 (a fixed random subset, padded, cropped and flipped) and "
-        f"its first {first['test_images']} test images. `mc.convert` replaces the four 3×3 convolutions of the last "
+        f"{first['test_images']} test images. `mc.convert` replaces the four 3×3 convolutions of the last "
         f"two stages, two of stride 1 and two of stride 2. SGD with Nesterov momentum 0.9, one cycle up to a rate of "
         f"{first['lr']}, batches of {first['batch']}, weight decay {first['weight_decay']}, {first['epochs']} epochs. "
         f"Initial weights and batches depend on the seed alone (seeds {seeds}), so the two derivatives of a seed form "

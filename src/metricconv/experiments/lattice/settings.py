@@ -24,7 +24,7 @@ class Recipe:
     """What all runs of a comparison share: SGD with Nesterov momentum 0.9 and a one-cycle schedule."""
 
     train_images: Annotated[int, typer.Option(help="Training images, a fixed random subset.")] = 3000
-    test_images: Annotated[int, typer.Option(help="Test images.")] = 2000
+    test_images: Annotated[int, typer.Option(help="Test images, the first ones.")] = 10000
     epochs: Annotated[int, typer.Option(help="Training epochs.")] = 8
     batch: Annotated[int, typer.Option(help="Batch size.")] = 64
     lr: Annotated[float, typer.Option(help="Largest learning rate of the schedule.")] = 0.1
