@@ -34,12 +34,7 @@ def reproduce_command(context: typer.Context) -> None:
         raise UserError(missing[0])
     for text in missing:
         say(f"note: {text}", style="dim")
-    try:
-        commands(context.args, prog_name="metricconv reproduce")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        raise UserError(f"torchvision was built for another torch than the one installed ({error})") from error
+    commands(context.args, prog_name="metricconv reproduce")
 
 
 def report_command(context: typer.Context) -> None:
