@@ -562,6 +562,18 @@ def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
     assert capsys.readouterr().err.strip() == "error: no data [here]"
 
 
+def test_experiment_that_needs_a_missing_package_prints_one_line(monkeypatch, capsys):
+    from metricconv.cli import mounts
+
+    def train():
+        raise ModuleNotFoundError("No module named 'lightning'", name="lightning")
+
+    monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake",))
+    experiments(monkeypatch, "metricconv.fake")
+    sys.modules["metricconv.fake"].app.command("train")(train)
+    fails(["reproduce", "train"], capsys, "needs lightning: pip install 'metricconv[experiments]'")
+
+
 @pytest.mark.parametrize("command", ["reproduce", "report"])
 def test_what_is_not_installed_is_one_line(command, monkeypatch, capsys):
     from metricconv.cli import mounts
