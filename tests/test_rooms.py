@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "metricconv"
 ROOMS = [
-    {"_checks", "_interpolation", "_images", "_files", "_knobs", "__version__"},
+    {"_checks", "_interpolation", "_images", "_files", "_knobs", "_torchvision", "__version__"},
     {"metrics"},
     {"stencils"},
     {"supports"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from .._torchvision import TorchvisionError
 from ..cli.errors import UserError
 from ..experiments.photographs import psnr
 from . import draw
@@ -90,7 +91,7 @@ def _messages() -> Iterator[None]:
     """Show a user's mistake on the page, in a line."""
     try:
         yield
-    except (UserError, ValueError) as error:
+    except (UserError, TorchvisionError, ValueError) as error:
         raise gr.Error(" ".join(str(error).split()), duration=8, print_exception=False) from error
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._torchvision import import_torchvision
 from ..cli.errors import UserError
 from ..convert import convert, plan_conversion
 from ..metrics import PARAMETRISATIONS
@@ -71,7 +72,6 @@ def _classifier(path: Path) -> nn.Module:
     """Return a network as ``classify`` has trained it, which says itself how to build it."""
     from ..experiments.classification import networks
 
-    _torchvision()
     try:
         _, network = networks.load_network(path)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -95,26 +95,18 @@ def _state(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _architecture(names: set[str], state: dict[str, Tensor], path: Path) -> nn.Module:
-    torchvision = _torchvision()
+    models = import_torchvision("torchvision.models")
     for name in ARCHITECTURES:
         with torch.device("meta"):
-            skeleton = torchvision.models.get_model(name)
+            skeleton = models.get_model(name)
         if set(skeleton.state_dict()) == names:
-            network = torchvision.models.get_model(name, num_classes=len(state["fc.weight"]))
+            network = models.get_model(name, num_classes=len(state["fc.weight"]))
             stem = state["conv1.weight"].shape
             if stem != network.conv1.weight.shape:  # as for the small images of CIFAR, which are not shrunk at once
                 network.conv1 = nn.Conv2d(stem[1], stem[0], stem[2], padding=stem[2] // 2, bias=False)
                 network.maxpool = nn.Identity()
             return network
     raise UserError(f"{path.name}: its names are those of none of {', '.join(ARCHITECTURES)}")
-
-
-def _torchvision() -> Any:
-    try:
-        import torchvision
-    except (ImportError, RuntimeError):  # the latter where it was built for another torch
-        raise UserError("networks need torchvision: pip install 'metricconv[experiments]'") from None
-    return torchvision
 
 
 def _brief(error: Exception) -> str:

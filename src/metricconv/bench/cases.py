@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import metricconv as mc
+from metricconv._torchvision import import_torchvision
 from metricconv.supports import Rays
 
 Inputs = dict[str, Tensor]
@@ -200,6 +201,5 @@ def _as_torchvisions(geometry: Callable[[Shape, str], Inputs], dtype: torch.dtyp
 
 
 def _torchvision(shape: Shape, t: Inputs) -> Tensor:
-    from torchvision.ops import deform_conv2d
-
+    deform_conv2d = import_torchvision("torchvision.ops").deform_conv2d
     return deform_conv2d(t["x"], t["offset"], t["weight"], padding=shape.kernel // 2, mask=t.get("mask"))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import metricconv as mc
+from metricconv._torchvision import import_torchvision
 from metricconv.convert import dilate_last_layer
 from metricconv.nn import AdaptiveConv, DeformableConv2d, MetricConv2d, ShiftedConv2d
 
@@ -19,17 +20,14 @@ class TorchvisionDeformable(DeformableConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, H, W)."""
-        from torchvision.ops import deform_conv2d
-
+        deform_conv2d = import_torchvision("torchvision.ops").deform_conv2d
         offsets = mc.supports.to_torchvision_offsets(self.look(x)[0])
         return deform_conv2d(x.float(), offsets, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
 
 def network(name: str) -> nn.Module:
     """Return a ResNet-18 whose first convolution keeps the image's size, converted as the paper does."""
-    from torchvision.models import resnet18
-
-    model = resnet18(num_classes=CLASSES)
+    model = import_torchvision("torchvision.models").resnet18(num_classes=CLASSES)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     if name == "standard":  # which keeps layer4 at stride 1 too

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
+from .._torchvision import TorchvisionError
 from . import mounts
 from .balls import balls_command
 from .compare import compare_command
@@ -66,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
             say(leave.code)
             return 1
         return leave.code or 0
-    except (UserError, ValueError, OSError) as error:
+    except (UserError, TorchvisionError, ValueError, OSError) as error:
         if os.environ.get("METRICCONV_TRACEBACK"):
             raise
         say_error(error)

@@ -12,6 +12,7 @@ from rich.text import Text
 import metricconv as mc
 
 from .._files import versions
+from .._torchvision import TorchvisionError, import_torchvision
 from .console import results
 
 # What each extra brings, by the names under which it is imported.
@@ -52,10 +53,15 @@ def lack(extra: str, modules: Iterable[str]) -> str | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                importlib.import_module(module)
+                if module == "torchvision":
+                    import_torchvision()
+                else:
+                    importlib.import_module(module)
+        except TorchvisionError as error:
+            return str(error)
         except ModuleNotFoundError as error:
             return f"{error.name} is not installed; pip install 'metricconv[{extra}]'"
-        except Exception as error:  # such as a torchvision that was built for another torch
+        except Exception as error:  # such as a compiled extension that was built for another Python
             return f"{module} cannot be imported ({' '.join(str(error).split())})"
     return None
 

@@ -40,10 +40,8 @@ def reproduce_command(context: typer.Context) -> None:
         say(f"note: {text}", style="dim")
     try:
         commands(context.args, prog_name="metricconv reproduce")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        raise UserError(f"torchvision was built for another torch than the one installed ({error})") from error
+    except ModuleNotFoundError as error:  # commands import Lightning only when they train
+        raise _not_installed("metricconv reproduce", error, "experiments") from error
 
 
 def report_command(context: typer.Context) -> None:
@@ -80,6 +78,11 @@ def load(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("metricconv"):
-            raise UserError(f"{name} is not part of this installation of metricconv") from None
-        raise UserError(f"{name} needs {error.name}: pip install 'metricconv[{extra}]'") from None
+        raise _not_installed(name, error, extra) from None
+
+
+def _not_installed(name: str, error: ModuleNotFoundError, extra: str) -> UserError:
+    """Return the error for a part of the library that cannot be imported."""
+    if (error.name or "").startswith("metricconv"):
+        return UserError(f"{name} is not part of this installation of metricconv")
+    return UserError(f"{name} needs {error.name}: pip install 'metricconv[{extra}]'")

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
+from .._torchvision import TorchvisionError
+
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
@@ -12,5 +14,5 @@ def in_one_line() -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (TorchvisionError, ValueError, OSError) as error:
         raise SystemExit(f"error: {' '.join(str(error).split())}") from None

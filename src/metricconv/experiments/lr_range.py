@@ -13,13 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.seed import isolate_rng
 
 from .._files import write_table, writing
+from ._lightning import Callback, isolate_rng, lightning
 from .training import fit, make_trainer
 
 # A sweep stops once the loss is so many times its least.

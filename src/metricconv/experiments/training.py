@@ -16,14 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
+from ._lightning import Callback, CSVLogger, MisconfigurationException, ModelCheckpoint, lightning
 from .data import read_saved
 
 CHECKPOINT = "last.ckpt"

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _interpolation
 from ..ops.functional import narrow_conv
 
 
@@ -52,8 +53,7 @@ class Head(nn.Module):
         """Return (B, out_channels, *out), on the output grid of the layer."""
         padding: Sequence[int] = self.padding
         if self.padding_mode != "zeros" and any(padding):
-            mode = "replicate" if self.padding_mode == "border" else self.padding_mode
-            x = nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)
+            x = _pad(x, padding, self.padding_mode)
             padding = (0,) * len(padding)
         return narrow_conv(x, self.weight, self.bias, self.stride, padding, self.dilation)
 
@@ -61,3 +61,15 @@ class Head(nn.Module):
         """Describe the head in a printed model."""
         out_channels, in_channels, *kernel = self.weight.shape
         return f"{in_channels} → {out_channels} numbers a pixel, kernel_size={tuple(kernel)}"
+
+
+def _pad(x: Tensor, padding: Sequence[int], padding_mode: str) -> Tensor:
+    """Pad every spatial axis on both sides, by more than ``nn.functional.pad`` allows if need be."""
+    if all(p < size for p, size in zip(padding, x.shape[2:], strict=True)):
+        mode = "replicate" if padding_mode == "border" else padding_mode
+        return nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)
+    for axis, p in enumerate(padding, 2):
+        size = x.shape[axis]
+        index, _ = _interpolation.line(-p, size + p, size, padding_mode, x.device)
+        x = x.index_select(axis, index)
+    return x

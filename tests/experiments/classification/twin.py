@@ -25,6 +25,4 @@ def main(root: Path, output: Path, devices: int) -> None:
 
 
 if __name__ == "__main__":
-    from conftest import _TORCHVISION_SCHEMAS  # noqa: F401  (as for the tests: before Lightning imports torchvision)
-
     main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from conftest import _TORCHVISION_SCHEMAS  # noqa: F401  (as for the tests: before Lightning imports torchvision)
     from experiments.denoising.conftest import expected
     from metricconv.experiments.denoising import pictures
     from metricconv.experiments.denoising.commands import app

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._torchvision import import_torchvision
 from .. import data
 from .setting import DATASETS
 
@@ -142,9 +143,7 @@ def _read_torchvision(name: str, path: Path) -> dict[str, np.ndarray]:
 
 
 def _torchvision(name: str) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, _TORCHVISION[name])
+    return getattr(import_torchvision("torchvision.datasets"), _TORCHVISION[name])
 
 
 def _download(name: str, depth: int) -> Callable[[Path], None]:

@@ -5,14 +5,12 @@ import statistics
 import time
 from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torchmetrics.classification import MulticlassAccuracy
 
 from ...nn import geometry_l1, param_groups, set_geometry_gain
+from .._lightning import Callback, MulticlassAccuracy, lightning
 from ..training import now
 from .setting import Setting
 

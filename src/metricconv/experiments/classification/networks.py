@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ... import _checks
 from ..._files import writing
+from ..._torchvision import import_torchvision
 from ...convert import convert, dilate_last_layer
 from ...metrics import Cholesky, Spectral6, Spectral7
 from ...nn import AdaptiveConv, DeformableConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
@@ -29,9 +30,7 @@ LABELS = {
 
 def _resnet(name: str) -> Callable[[int], nn.Module]:
     def make(classes: int) -> nn.Module:
-        from torchvision import models
-
-        return getattr(models, name)(num_classes=classes)
+        return getattr(import_torchvision("torchvision.models"), name)(num_classes=classes)
 
     return make
 
@@ -98,9 +97,7 @@ def start_label(start: str, dataset: str) -> str:
 def read_pretrained(path: Path, network: str) -> dict[str, Tensor]:
     """Read a state dictionary, tensors only, by torchvision's names; "torchvision" has it fetch its own."""
     if str(path) == "torchvision":
-        from torchvision import models
-
-        weights = models.get_model_weights(network)["IMAGENET1K_V1"]
+        weights = import_torchvision("torchvision.models").get_model_weights(network)["IMAGENET1K_V1"]
         return weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     state = read_saved(path, "weights, those of `pretrained`")
     state = state.get("state_dict", state) if isinstance(state, dict) else state

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from ...nn import capture
+from .._lightning import Callback, TQDMProgressBar, lightning, rank_zero_only
 from ..results import Results, hardware, text
 from ..training import CHECKPOINT, evaluate, fit, history, make_trainer, parameters, seed_all
 from . import datasets, networks

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -22,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torch.utils.data import Dataset as TorchDataset
 
 from ... import _checks
+from .._lightning import lightning
 from ..lr_range import range_test
 from ..results import Results
 from ..training import CHECKPOINT, device_of, fit, make_trainer, now, parameters, seed_all

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -28,6 +27,7 @@ from ...metrics import Cholesky, gradient_metric
 from ...ops import support_conv
 from ...stencils import polar
 from ...supports import Deformable, Support, TangentBall
+from .._lightning import lightning
 from ..lr_range import RangeTest, range_test
 from ..photographs import decibels
 from ..results import Results, locked, text

@@ -10,7 +10,21 @@ import numpy as np
 
 from .cells import WIDE, interpolate
 from .jit import compiled, inlined, inner
-from .sampling import NUMBER, STRIP, add_scaled, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
+from .sampling import (
+    NUMBER,
+    STRIP,
+    add_scaled,
+    aim,
+    feel,
+    locate,
+    make_strip,
+    settle,
+    stand,
+    touch,
+    turns,
+    weigh_sheet,
+)
+from .sides import further, slope_factors
 
 # Rows of what the backward pass feels at a tap: the gradient of the modulation, summed over channels; for one channel
 # that of samples, without and with modulation, and the samples, in one sheet of a volume and in all.
@@ -32,7 +46,7 @@ def forward(x, field, taps, weight, modulation, geometry, layout, out, start, st
     x [C, addresses], field [G, n, N], taps [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
     out [C_out, N].
     """
-    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
+    (centre, pixel, along, paths), (address, up, follows, side) = make_strip(geometry, x), make_places(x)
     value, later = np.empty((1, STRIP), x.dtype), np.empty((1, STRIP), x.dtype)
     for begin in range(start, stop, STRIP):
         first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
@@ -42,7 +56,7 @@ def forward(x, field, taps, weight, modulation, geometry, layout, out, start, st
             for t in range(taps.shape[0]):
                 if t == 0 or turns(taps, t):
                     aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
-                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, side, n)
                 tap = np.intp(taps[t, NUMBER])
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     read(x, c, 0, geometry.pitch[1], address, up, value, n)
@@ -67,7 +81,7 @@ def backward(
     grad [C_out, N]; window [C, addresses] and grad_weight like weight are this part's own, the others like their
     tensors. ``touched`` is widened to the addresses that the window was written at.
     """
-    (centre, pixel, along, paths), (address, up, follows) = make_strip(geometry, x), make_places(x)
+    (centre, pixel, along, paths), (address, up, follows, side) = make_strip(geometry, x), make_places(x)
     gain, slope, felt = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
     last = taps.shape[0] - 1
     for begin in range(start, stop, STRIP):
@@ -78,7 +92,8 @@ def backward(
             for t in range(last + 1):
                 if t == 0 or turns(taps, t):
                     aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
-                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, n)
+                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, side, n)
+                on_lattice = moving and any_whole(side, n)
                 if window.size:
                     touch(address, n, touched)
                 tap = np.intp(taps[t, NUMBER])
@@ -89,8 +104,8 @@ def backward(
                 felt[VALUE] = 0
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     turn_back(
-                        x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight,
-                        window, n,
+                        x, c, geometry, address, up, side, on_lattice, gain, weight, tap, layout, grad, first, slope,
+                        felt, grad_weight, window, n,
                     )  # fmt: skip
                 if grad_modulation.shape[1]:
                     for i in range(n):
@@ -106,13 +121,29 @@ def backward(
 
 @compiled
 def make_places(like):
-    """Return room for where a strip's samples lie: addresses, weights, how these follow."""
-    return np.zeros(STRIP, np.int32), np.empty((3, STRIP), like.dtype), np.empty((3, STRIP), like.dtype)
+    """Return room for where a strip's samples lie: addresses, weights, how these follow, sides of whole coordinates."""
+    return (
+        np.zeros(STRIP, np.int32),
+        np.empty((3, STRIP), like.dtype),
+        np.empty((3, STRIP), like.dtype),
+        np.zeros((3, STRIP), like.dtype),
+    )
+
+
+@inner
+def any_whole(side, n):
+    """Return whether any coordinate of a strip's samples is whole."""
+    total = side.dtype.type(0)
+    for axis in range(3):
+        for i in range(n):
+            total += np.abs(side[axis, i])
+    return total > 0
 
 
 @inner
 def turn_back(
-    x, c, geometry, address, up, gain, weight, tap, layout, grad, first, slope, felt, grad_weight, window, n
+    x, c, geometry, address, up, side, on_lattice, gain, weight, tap, layout, grad, first, slope, felt, grad_weight,
+    window, n
 ):  # fmt: skip
     """Add what a strip's samples of channel c at one tap say about positions, modulation, weights and image.
 
@@ -130,11 +161,16 @@ def turn_back(
             felt[FORCE, i] = felt[PULL, i] * gain[i]
         if solid:
             weigh_sheet(sheet, up, felt[FORCE], n)
-        read_slopes(x, c, skip, pitch, address, up, felt, slope, n)
+        if on_lattice:
+            read_slopes_on_lattice(x, c, skip, pitch, address, up, side, felt, slope, n)
+        else:
+            read_slopes(x, c, skip, pitch, address, up, felt, slope, n)
         if window.size:
             scatter(felt, window, c, skip, pitch, address, up, n)
         if solid:
-            join_sheet(sheet, gain, up, felt, slope, n)
+            join_sheet(sheet, gain, up, side, felt, slope, n)
+    if solid and on_lattice:
+        add_further_sheet(x, c, geometry, address, up, side, gain, felt, slope, n)
     for i in range(n):
         felt[VALUE, i] += felt[PULL, i] * felt[sample, i]
     if grad_weight.size:
@@ -180,12 +216,44 @@ def read_slopes(x, channel, skip, pitch, address, up, felt, slope, n):
 
 
 @inner
-def join_sheet(sheet, gain, up, felt, slope, n):
+def read_slopes_on_lattice(x, channel, skip, pitch, address, up, side, felt, slope, n):
+    """As ``read_slopes``, with central differences along the axes whose coordinate is whole."""
+    for i in range(n):
+        a, b, c, d = corners(skip, pitch, address[i])
+        along_top, along_bottom = x[channel, b] - x[channel, a], x[channel, d] - x[channel, c]
+        top = x[channel, a] + up[2, i] * along_top
+        down = x[channel, c] + up[2, i] * along_bottom - top
+        felt[HERE, i] = top + up[1, i] * down
+        left, right = x[channel, a] + up[1, i] * (x[channel, c] - x[channel, a]), along_bottom - along_top
+        right = along_top + up[1, i] * right
+        row, column = np.uint64(further(side[1, i], pitch)), np.uint64(further(side[2, i], 1))
+        beyond = x[channel, a + row] + up[2, i] * (x[channel, b + row] - x[channel, a + row])
+        beside = x[channel, a + column] + up[1, i] * (x[channel, c + column] - x[channel, a + column])
+        (inner_y, outer_y), (inner_x, outer_x) = slope_factors(side[1, i]), slope_factors(side[2, i])
+        slope[1, i] += felt[FORCE, i] * (inner_y * down + outer_y * (beyond - top))
+        slope[2, i] += felt[FORCE, i] * (inner_x * right + outer_x * (beside - left))
+
+
+@inner
+def join_sheet(sheet, gain, up, side, felt, slope, n):
     """Interpolate between sheets, and add what the gradient of samples says about positions across them."""
     for i in range(n):
         here, force = felt[HERE, i], felt[PULL, i] * gain[i]
         felt[SAMPLE, i] = felt[SAMPLE, i] + up[0, i] * (here - felt[SAMPLE, i]) if sheet else here
-        slope[0, i] += force * (here if sheet else -here)
+        inner, outer = slope_factors(side[0, i])
+        slope[0, i] += force * here * (inner if sheet else -inner - outer)
+
+
+@inner
+def add_further_sheet(x, channel, geometry, address, up, side, gain, felt, slope, n):
+    """Add the part of the central difference across sheets that the neighbour outside of the cell has."""
+    pitch = geometry.pitch[1]
+    for i in range(n):
+        a, b, c, d = corners(further(side[0, i], geometry.pitch[0]), pitch, address[i])
+        top = x[channel, a] + up[2, i] * (x[channel, b] - x[channel, a])
+        bottom = x[channel, c] + up[2, i] * (x[channel, d] - x[channel, c])
+        _, outer = slope_factors(side[0, i])
+        slope[0, i] += felt[PULL, i] * gain[i] * outer * (top + up[1, i] * (bottom - top))
 
 
 @inner

@@ -42,6 +42,7 @@ class Flow(NamedTuple):
     nodes: tuple[int, ...]  # along y and x
     spacing: tuple[float, ...]  # pixels between nodes
     circular: bool
+    tolerance: float  # see _interpolation.lattice_tolerance
 
 
 class Paths(NamedTuple):
@@ -109,7 +110,7 @@ def metric_at(table, node):
 def find_midpoints(flow, here, pixel, path, node, n):
     """Divide the momentum by its size, and write where the field is looked up: half a step ahead."""
     real, margin = path.dtype.type, ZERO if flow.circular else ONE
-    far, wraps = real(FARTHEST), real(1 if flow.circular else 0)
+    far, wraps, tolerance = real(FARTHEST), real(1 if flow.circular else 0), real(flow.tolerance)
     last0, last1 = real(flow.nodes[0] - 1), real(flow.nodes[1] - 1)  # also the period of a circular field
     scale0, scale1 = real(1 / flow.spacing[0]), real(1 / flow.spacing[1])
     for i in range(n):
@@ -120,15 +121,15 @@ def find_midpoints(flow, here, pixel, path, node, n):
         path[at + Q], path[at + Q + ROW] = q0 / size, q1 / size
         ahead0 = path[at + X] + HALF * path[at + W] + QUARTER * path[at + B]
         ahead1 = path[at + X + ROW] + HALF * path[at + W + ROW] + QUARTER * path[at + B + ROW]
-        cell0, up0, follows0 = bring(pixel[0, i] + ahead0 * scale0 + margin, last0, wraps, far)
-        cell1, up1, follows1 = bring(pixel[1, i] + ahead1 * scale1 + margin, last1, wraps, far)
+        cell0, up0, follows0 = bring(pixel[0, i] + ahead0 * scale0 + margin, last0, wraps, far, tolerance)
+        cell1, up1, follows1 = bring(pixel[1, i] + ahead1 * scale1 + margin, last1, wraps, far, tolerance)
         node[i] = cell0 * np.int32(flow.nodes[1]) + cell1
         path[at + UP], path[at + UP + ROW] = up0, up1
         path[at + FOLLOWS], path[at + FOLLOWS + ROW] = follows0, follows1
 
 
 @inlined
-def bring(p, last, wraps, far):
+def bring(p, last, wraps, far, tolerance):
     """Bring a position along one axis into the field: return its cell, its weight there, and whether this follows."""
     near = p if p > -far else -far
     near = near if near < far else far
@@ -136,7 +137,7 @@ def bring(p, last, wraps, far):
     inside = near if near > ZERO else ZERO
     inside = inside if inside < last else last
     cell = np.int32(inside if inside < last - ONE else last - ONE)
-    return cell, inside - np.float32(cell) if p == p else p, ONE if near == inside else ZERO
+    return cell, inside - np.float32(cell) if p == p else p, ONE if np.abs(near - inside) <= tolerance else ZERO
 
 
 @inner

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
+from ..._interpolation import lattice_tolerance
 from ..problem import OutputGrid
 from .geodesics import Flow
 from .products import gemm_address
@@ -107,7 +108,8 @@ class Call:
     def geometry(self, backward: bool) -> Geometry:
         """Return what all pixels share."""
         size, reflects = tuple(self.x.shape[2:]), self.padding_mode == "reflect"
-        flow = Flow(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular)
+        tolerance = lattice_tolerance(self.x.dtype)
+        flow = Flow(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular, tolerance)
         return Geometry(
             size,
             self.pitch,
@@ -120,6 +122,7 @@ class Call:
             self.padding_mode in ("reflect", "circular"),
             tuple(reflects and n > 1 for n in size),
             backward,
+            tolerance,
             flow,
         )
 
@@ -207,9 +210,9 @@ def _inside(call: Call, image: Tensor) -> Tensor:
 
 
 def _sides(call: Call, image: Tensor, axis: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the ring's two places along an axis, and what stands there.
-
-    A reflected position never reads the ring, unless there is one pixel alone, which reflects onto itself.
-    """
+    """Return the halo's two indices along an axis, each with the index that it repeats."""
     last = image.shape[axis] - 1
-    return ((0, last - 1), (last, 1)) if call.padding_mode == "circular" else ((0, 1), (last, last - 1))
+    if call.padding_mode == "circular":
+        return (0, last - 1), (last, 1)
+    inward = 2 if call.padding_mode == "reflect" and last > 2 else 1  # a single pixel reflects onto itself
+    return (0, inward), (last, last - inward)

@@ -58,6 +58,18 @@ def unmix(typing: Any, grad: Any, source: Any, corners: Any, weights: Any, pull:
     return types.UniTuple(grad.dtype, 4)(grad, source, corners, weights, pull, at), build
 
 
+@intrinsic
+def dot(typing: Any, source: Any, start: Any, pull: Any, at: Any) -> Any:
+    """Return the scalar product of source[start : start + 12] with pull[at : at + 12]."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors = _Vectors(context, builder, signature, arguments, CHANNELS)
+        product = builder.fmul(vectors.load(0, arguments[1]), vectors.load(2, arguments[3]), flags=FAST)
+        return vectors.sum(product)
+
+    return source.dtype(source, start, pull, at), build
+
+
 class _Vectors:
     """Instructions on the arguments of an intrinsic."""
 

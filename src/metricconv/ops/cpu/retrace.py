@@ -29,7 +29,8 @@ from .geodesics import (
     row_of,
 )
 from .jit import inlined, inner
-from .nodes import unmix
+from .nodes import dot, unmix
+from .sides import further_node, side_of, slope_factors
 
 
 @inner
@@ -100,7 +101,8 @@ def put_three(rows, at, a, b):
 def look_back(flow, table, here, paths, node, total, touched, n):
     """Add the gradients of what was looked up to the nodes, and find those of where."""
     path, state, found = paths.path, paths.state, paths.found
-    flat, grad, down = table.reshape(-1), total.reshape(-1), np.uint64(flow.nodes[1]) * NODE
+    flat, grad, down_step = table.reshape(-1), total.reshape(-1), np.uint64(flow.nodes[1]) * NODE
+    tolerance = path.dtype.type(flow.tolerance)
     for k in range(NODE):
         for i in range(n):
             found[i * NODE + k] = state[TO_LOCAL + k * ROW + i]
@@ -109,12 +111,30 @@ def look_back(flow, table, here, paths, node, total, touched, n):
         low, high = min(low, node[i]), max(high, node[i])
         a = np.uint64(node[i]) * NODE
         up0, up1 = path[here + UP + i], path[here + UP + ROW + i]
-        corners = (a, a + NODE, a + down, a + down + NODE)
+        corners = (a, a + NODE, a + down_step, a + down_step + NODE)
         fa, fb, fc, fd = unmix(grad, flat, corners, corner_weights(up0, up1), found, i * NODE)
         twist = (fd - fc) - (fb - fa)
-        state[TO_PLACE + i] = (fc - fa) + up1 * twist
-        state[TO_PLACE + ROW + i] = (fb - fa) + up0 * twist
+        down, right = (fc - fa) + up1 * twist, (fb - fa) + up0 * twist
+        side0, side1 = side_of(up0, tolerance), side_of(up1, tolerance)
+        if side0 != ZERO:
+            row = further_node(flow, 0, node[i] // flow.nodes[1], side0) * flow.nodes[1] + node[i] % flow.nodes[1]
+            first, second = beside(flat, np.uint64(row) * NODE, NODE, found, i * NODE)
+            inner, outer = slope_factors(side0)
+            down = inner * down + outer * (first - fa + up1 * (second - first - (fb - fa)))
+        if side1 != ZERO:
+            column = further_node(flow, 1, node[i] % flow.nodes[1], side1)
+            start = np.uint64(node[i] // flow.nodes[1] * flow.nodes[1] + column) * NODE
+            first, second = beside(flat, start, down_step, found, i * NODE)
+            inner, outer = slope_factors(side1)
+            right = inner * right + outer * (first - fa + up0 * (second - first - (fc - fa)))
+        state[TO_PLACE + i], state[TO_PLACE + ROW + i] = down, right
     touched[0], touched[1] = low, high
+
+
+@inlined
+def beside(flat, start, step, found, at):
+    """Return the dot products of a gradient with two neighbouring nodes of the table."""
+    return dot(flat, start, found, at), dot(flat, start + step, found, at)
 
 
 @inner

@@ -6,6 +6,7 @@ lie is written down once, tap by tap, and read by every kernel:
     address [taps, G, T]       of the first corner, in the image with its ring
     up      [taps, G, 3, T]    weights of the later corners along each axis
     follows [taps, G, 3, T]    how these follow the position
+    side    [taps, G, 3, T]    of whole coordinates: see sides.py
 
 These buffers, and the columns of samples, may be larger than the tile. In a volume a sample is gathered from two
 sheets, of which each is a plane's affair.
@@ -18,7 +19,20 @@ import numpy as np
 from .jit import compiled, inner
 from .nodes import WIDE, mix_channels
 from .products import contract, contract_weight, product_scratch, spread
-from .sampling import NUMBER, STRIP, aim, feel, locate, make_strip, settle, stand, touch, turns, weigh_sheet
+from .sampling import (
+    NUMBER,
+    STRIP,
+    aim,
+    feel,
+    locate,
+    make_strip,
+    settle,
+    stand,
+    touch,
+    turns,
+    weigh_sheet,
+)
+from .sides import further, slope_factors
 
 
 class Layout(NamedTuple):
@@ -54,6 +68,7 @@ class Places(NamedTuple):
     address: np.ndarray
     up: np.ndarray
     follows: np.ndarray
+    side: np.ndarray
 
 
 @compiled
@@ -120,6 +135,7 @@ def make_places(like, field, layout):
         np.empty((layout.depth, field.shape[0], layout.size), np.int32),
         np.empty(shape, like.dtype),
         np.empty(shape, like.dtype),
+        np.zeros(shape, like.dtype),
     )
 
 
@@ -136,7 +152,7 @@ def survey(geometry, field, taps, strip, places, tile):
                 aim(geometry, field[g], first, taps, t, pixel, along, paths, n)
             locate(
                 geometry, field[g], first, taps, t, centre, along, paths, places.address[k, g], places.up[k, g],
-                places.follows[k, g], n,
+                places.follows[k, g], places.side[k, g], n,
             )  # fmt: skip
 
 
@@ -270,22 +286,33 @@ def slopes(x, grad_columns, modulation, taps, geometry, layout, places, slope, g
     """Write into slope, like places.up, what the gradients of samples say about positions; and that of modulation."""
     image, n, step, solid = x.reshape(-1), np.uint64(tile.size), tile.depth * layout.per_group, geometry.first == 0
     gain, share, value = np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype)
-    total = np.empty((STRIP, 4), x.dtype)
+    total, outer = np.empty((STRIP, 4), x.dtype), np.empty((STRIP, 4), x.dtype)
     for k in range(tile.depth):
         for g in range(places.address.shape[1]):
-            up, found = places.up[k, g], slope[k, g]
+            up, side, found = places.up[k, g], places.side[k, g], slope[k, g]
             fill_gains(modulation, taps, g, k, tile, gain)
             for sheet in range(2 if solid else 1):
                 total[:] = 0
+                outer[:] = 0
                 for channel in range(g * layout.per_metric, (g + 1) * layout.per_metric, layout.span):
                     first = first_column(layout, tile, k, channel)
                     for i in range(tile.size):
                         corner = corners(geometry, layout, places.address[k, g, i], sheet, channel)
-                        add_dots(image, grad_columns, layout.span, corner, np.uint64(first + i * step), total[i])
+                        of = np.uint64(first + i * step)
+                        if side[1, i] == 0 and side[2, i] == 0:
+                            add_dots(image, grad_columns, layout.span, corner, of, total[i])
+                        elif side[1, i] != 0 and side[2, i] != 0:
+                            add_cross(image, grad_columns, layout, geometry, corner, side[:, i], of, total[i], outer[i])
+                        else:
+                            add_dots(image, grad_columns, layout.span, corner, of, total[i])
+                            beyond = outer_corners(layout, geometry, corner, side[:, i])
+                            add_dots(image, grad_columns, layout.span, beyond, of, outer[i])
                 share[:] = 1
                 if solid:
                     weigh_sheet(sheet, up, share, n)
-                fill_slopes(sheet, total, gain, share, up, value, found, n)
+                fill_slopes(sheet, total, outer, gain, share, up, side, value, found, n)
+            if solid:
+                add_further_sheet(image, grad_columns, layout, geometry, tile, k, g, places, gain, found)
             follows = places.follows[k, g]
             for axis in range(geometry.first, 3):
                 for i in range(n):
@@ -297,7 +324,48 @@ def slopes(x, grad_columns, modulation, taps, geometry, layout, places, slope, g
 
 
 @inner
-def fill_slopes(sheet, total, gain, share, up, value, slope, n):
+def outer_corners(layout, geometry, corner, side):
+    """Return the neighbours outside of a cell, where a coordinate is whole: two beyond it along y, two along x.
+
+    Off the lattice these are corners of the cell, and do not count.
+    """
+    a, b, c, _ = corner
+    row = np.uint64(further(side[1], geometry.pitch[1] * layout.ins))
+    column = np.uint64(further(side[2], layout.ins))
+    return a + row, b + row, a + column, c + column
+
+
+@inner
+def add_cross(image, grad_columns, layout, geometry, corner, side, of, total, outer):
+    """Add the dot products of a sample on a pixel: at the pixel and its four neighbours, and not at the fourth corner.
+
+    That one has no weight. Its product is set to what makes the interpolation linear.
+    """
+    zero = image.dtype.type(0)
+    here, along_y, along_x, beyond, beside = zero, zero, zero, zero, zero
+    y, x = 2 if side[1] > 0 else 0, 1 if side[2] > 0 else 0  # the pixel is corner y + x of the cell
+    own, below, right = corner[y + x], corner[2 - y + x], corner[y + 1 - x]
+    outside = outer_corners(layout, geometry, corner, side)
+    above, left = outside[x], outside[2 + y // 2]
+    for j in range(np.uint64(layout.span)):
+        pull = grad_columns[of + j]
+        here += pull * image[own + j]
+        along_y += pull * image[below + j]
+        along_x += pull * image[right + j]
+        beyond += pull * image[above + j]
+        beside += pull * image[left + j]
+    total[y + x] += here
+    total[2 - y + x] += along_y
+    total[y + 1 - x] += along_x
+    total[3 - y - x] += along_y + along_x - here
+    outer[0] += beyond
+    outer[1] += beyond
+    outer[2] += beside
+    outer[3] += beside
+
+
+@inner
+def fill_slopes(sheet, total, outer, gain, share, up, side, value, slope, n):
     """Turn sums at the corners of one sheet into the gradients of positions [3, n] and of modulation, and add those of
     the sheet before.
     """
@@ -305,9 +373,35 @@ def fill_slopes(sheet, total, gain, share, up, value, slope, n):
     for i in range(n):
         a, b, c, d = total[i, 0], total[i, 1], total[i, 2], total[i, 3]
         across, twist = b - a, (d - c) - (b - a)
-        down = (c - a) + up[2, i] * twist
-        here, force = a + up[2, i] * across + up[1, i] * down, gain[i] * share[i]
-        slope[0, i] = slope[0, i] + gain[i] * here if sheet else -gain[i] * here
-        slope[1, i] = force * down + (slope[1, i] if sheet else zero)
-        slope[2, i] = force * (across + up[1, i] * twist) + (slope[2, i] if sheet else zero)
+        down, right = (c - a) + up[2, i] * twist, across + up[1, i] * twist
+        top, left = a + up[2, i] * across, a + up[1, i] * (c - a)
+        beyond = outer[i, 0] + up[2, i] * (outer[i, 1] - outer[i, 0])
+        beside = outer[i, 2] + up[1, i] * (outer[i, 3] - outer[i, 2])
+        here, force = top + up[1, i] * down, gain[i] * share[i]
+        inner_z, outer_z = slope_factors(side[0, i])
+        inner_y, outer_y = slope_factors(side[1, i])
+        inner_x, outer_x = slope_factors(side[2, i])
+        slope[0, i] = slope[0, i] + gain[i] * here * inner_z if sheet else -gain[i] * here * (inner_z + outer_z)
+        slope[1, i] = force * (inner_y * down + outer_y * (beyond - top)) + (slope[1, i] if sheet else zero)
+        slope[2, i] = force * (inner_x * right + outer_x * (beside - left)) + (slope[2, i] if sheet else zero)
         value[i] = share[i] * here + (value[i] if sheet else zero)
+
+
+@compiled
+def add_further_sheet(image, grad_columns, layout, geometry, tile, k, g, places, gain, slope):
+    """Add the part of the central difference across sheets that the neighbour outside of the cell has."""
+    up, side, step = places.up[k, g], places.side[k, g], tile.depth * layout.per_group
+    total = np.empty(4, image.dtype)
+    for i in range(tile.size):
+        if side[0, i] == 0:
+            continue
+        total[:] = 0
+        sheet = 2 if side[0, i] > 0 else -1
+        for channel in range(g * layout.per_metric, (g + 1) * layout.per_metric, layout.span):
+            corner = corners(geometry, layout, places.address[k, g, i], sheet, channel)
+            first = first_column(layout, tile, k, channel)
+            add_dots(image, grad_columns, layout.span, corner, np.uint64(first + i * step), total)
+        top = total[0] + up[2, i] * (total[1] - total[0])
+        bottom = total[2] + up[2, i] * (total[3] - total[2])
+        _, outer = slope_factors(side[0, i])
+        slope[0, i] += gain[i] * outer * (top + up[1, i] * (bottom - top))

@@ -32,6 +32,7 @@ from ...metrics.base import SMALLEST_NORM
 from . import geodesics, retrace
 from .geodesics import STRIP, Flow
 from .jit import compiled, inlined, inner
+from .sides import side_of
 
 GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 
@@ -58,6 +59,7 @@ class Geometry(NamedTuple):
     folds: bool
     mirrors: tuple[bool, ...]
     backward: bool  # whether derivatives are to be taken
+    tolerance: float  # see _interpolation.lattice_tolerance
     flow: Flow
 
 
@@ -107,22 +109,23 @@ def aim(geometry, field, start, taps, t, pixel, along, paths, n):
 
 
 @inlined
-def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, n):
+def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, side, n):
     """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
-    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not.
+    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not; and on which
+    side of a whole coordinate the cell does not reach [3, n]: see sides.py.
     """
     kind = geometry.kind
     if kind == GEODESIC:
         geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
     if kind in (SHIFTED, DEFORMABLE, DILATED):
-        place(geometry, taps, t, centre, field, start, address, up, follows, n)
+        place(geometry, taps, t, centre, field, start, address, up, follows, side, n)
     else:
-        place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, n)
+        place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, side, n)
 
 
 @inlined
-def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
+def place(geometry, taps, t, centre, along, skip, address, up, follows, side, n):
     """Turn the positions of a tap, which follow the array ``along`` from ``skip`` on, into addresses and weights."""
     first = geometry.first
     if first == 1 and not geometry.folds:
@@ -134,12 +137,12 @@ def place(geometry, taps, t, centre, along, skip, address, up, follows, n):
             up[1, :] = up.dtype.type(0)
         for axis in range(first, 3):
             if geometry.folds:
-                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n)
+                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, side, n)
             else:
                 clamp(geometry, taps, t, centre, axis, along, skip, address, up, n)
     if geometry.backward and not geometry.folds:
         for axis in range(first, 3):
-            fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n)
+            fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side, n)
 
 
 @inlined
@@ -206,18 +209,27 @@ def clamp(geometry, taps, t, centre, axis, along, skip, address, up, n):
 
 
 @inner
-def fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n):
-    """Write 1 where a position lies in the image with its ring, else 0."""
+def fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side, n):
+    """Write 1 where a position lies in the image with its halo, else 0; and the side of whole coordinates.
+
+    On the outermost line of the halo the slope outside is 0, and half of the one inside is left.
+    """
     real = follows.dtype.type
     constant, factor, row = offset_of(geometry, taps, t, axis)
-    zero, one, last = real(0), real(1), real(geometry.size[axis] + 1)
+    zero, half, one, last = real(0), real(0.5), real(1), real(geometry.size[axis] + 1)
+    tolerance = real(geometry.tolerance)
     for i in range(n):
-        p = centre[axis, i] + (constant + factor * along[row, skip + i])
-        follows[axis, i] = one if p >= zero and p <= last else zero
+        p = constant + factor * along[row, skip + i]
+        first, end = -centre[axis, i], last - centre[axis, i]
+        whole = side_of(up[axis, i], tolerance)
+        inner = p > first + half and p < end - half
+        side[axis, i] = whole if inner else zero
+        inside = one if inner or whole == zero else half
+        follows[axis, i] = inside if p >= first - tolerance and p <= end + tolerance else zero
 
 
 @inner
-def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
+def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, side, n):
     """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
     real, step = up.dtype.type, np.int32(geometry.pitch[axis])
     size, mirrors = geometry.size[axis], geometry.mirrors[axis]
@@ -225,7 +237,7 @@ def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (size - 1) if mirrors else size)
     turn = real(size - 1) if mirrors else period  # from here on the mirror image
-    inverse = one / period
+    inverse, tolerance = one / period, real(geometry.tolerance)
     for i in range(n):
         p = constant + factor * along[row, skip + i]
         near = p if p > -farthest else -farthest
@@ -238,10 +250,14 @@ def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
         folded = folded - period if folded >= period else folded
         flipped = folded >= turn
         folded = period - one - folded if flipped else folded
-        address[i] += (np.int32(folded) + np.int32(1)) * step
         follows[axis, i] = (-one if flipped else one) if near == p else zero
         fraction = one - fraction if flipped else fraction
         up[axis, i] = fraction if p == p else p
+        whole = side_of(up[axis, i], tolerance)
+        side[axis, i] = whole
+        # The last cell of a circular image is its first one too, which has a neighbour after it.
+        folded = -one if folded == turn - one and whole > zero and not mirrors else folded
+        address[i] += (np.int32(folded) + np.int32(1)) * step
 
 
 @inner
