@@ -91,12 +91,15 @@ def test_unknown_layers_are_named(lattice, capsys):
     assert "`layer` (='shifted')" in capsys.readouterr().err and not output.exists()
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", [MetricConv2d, DeformableConv2d])
-def test_one_sided_context_changes_the_gradient_at_zero_offsets_and_restores_the_table(kind):
+def test_one_sided_context_changes_the_gradient_at_zero_offsets_and_restores_the_table(kind, backend):
+    if backend == "cpu":
+        pytest.importorskip("numba")
     before = dict(_interpolation._LATTICE_TOLERANCE)
     torch.manual_seed(0)
     layer, x, direction = (
-        kind(2, 3, 3, padding=1, backend="reference"),
+        kind(2, 3, 3, padding=1, backend=backend),
         torch.randn(1, 2, 6, 6),
         torch.randn(1, 3, 6, 6),
     )
