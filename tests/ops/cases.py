@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import metricconv as mc
-from helpers import CONVOLUTIONS
+from helpers import CONVOLUTIONS, random_modulation
 
 KINDS = ("randers", "riemannian", "geodesic", "deformable", "shifted", "dilated", "grid")
 BALLS = ("randers", "riemannian", "geodesic")
@@ -53,7 +53,7 @@ class Case:
         if self.biased:
             tensors["bias"] = torch.randn(outs)
         if self.modulated:
-            tensors["modulation"] = torch.rand(self.batch, self.metric_groups, grid.samples, *out) + 0.2
+            tensors["modulation"] = random_modulation(self.batch, self.metric_groups, grid.samples, *out)
         if self.kind in BALLS:
             root = torch.eye(dim).view(1, 1, dim, dim, *(1,) * dim) + 0.2 * torch.randn(*field, dim, dim, *spatial)
             square = torch.einsum("bgij...,bgkj...->bgik...", root, root) / self.radius**2
