@@ -49,6 +49,9 @@ WAYS = {
     "more than a tile has taps": Case(channels=(1400, 2), batch=1, size=(3, 3)),
     "bands of few": Case(channels=(2, 1), batch=1, size=(37, 41), modulated=True),
     "bands of many": Case(channels=(16, 3), batch=1, size=(37, 41), modulated=True),
+    # Two bands: the farthest corner that the second one adds to lies inside the image.
+    "bands of a volume of few": Case("grid", channels=(2, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
+    "bands of a volume of many": Case("grid", channels=(8, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
     "more images than parts": Case(channels=(2, 2), batch=19, size=(3, 4)),
     "bands of geodesics": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
     "geodesics in groups": Case(kind="geodesic", channels=(16, 16), groups=2, metric_groups=2, modulated=True),
