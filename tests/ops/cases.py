@@ -215,3 +215,15 @@ def check_inference(case: Case, tolerance: float, device: str = "cpu", backend: 
     tensors, run = case.make(device)
     expected = run({name: t.double() for name, t in tensors.items()}, backend="reference")
     assert relative(run(tensors, backend=backend), expected) <= tolerance
+
+
+def check_clamped_norm(tolerance: float, backend: str) -> None:
+    """Compare the gradients of a metric whose F is clamped along +x, and so constant there, with the reference.
+
+    Images are circular: elsewhere a sample so far away has no gradient whether F is clamped or not.
+    """
+    tensors, run = Case(mode="circular", kernel=(1, 3), padding=(0, 1)).make()
+    tensors["omega"] = torch.tensor([0.0, -3.0]).view(1, 1, 2, 1, 1).repeat(2, 1, 1, 5, 4)  # F(+x) < 0
+    found, expected = outcome(run, tensors, backend=backend), truth(run, tensors)
+    for name in ("M", "omega"):
+        assert expected[name].any() and relative(found[name], expected[name]) <= tolerance, name

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from ops.cases import KINDS, MODES, Case, check, outcome, random_case, relative
+from ops.cases import KINDS, MODES, Case, check, check_clamped_norm, outcome, random_case, relative
 
 pytest.importorskip("numba")
 TOLERANCE = 1e-5
@@ -83,6 +83,10 @@ def test_images_of_one_pixel(kind: str, mode: str, channels: tuple[int, int]) ->
 def test_balls_far_larger_than_the_image(channels: tuple[int, int], mode: str) -> None:
     # float32 knows a position of 1000 to 1e-4 of a pixel.
     check(Case("randers", mode, channels=channels, radius=1000.0, kernel=(3, 3)), 2e-3, backend="cpu")
+
+
+def test_a_clamped_norm_has_no_gradient() -> None:
+    check_clamped_norm(TOLERANCE, "cpu")
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])
