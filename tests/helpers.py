@@ -158,6 +158,11 @@ def make_support(
     return mc.TangentBall(metric, mc.stencils.onion(kernel_size[0], dim), dilation)
 
 
+def random_modulation(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return modulation in [-1.2, 1.2], about a sixth of it exactly 0: the operator takes factors of either sign."""
+    return torch.nn.functional.hardshrink(2.4 * torch.rand(shape, dtype=dtype) - 1.2, 0.2)
+
+
 def rebuilt(support: mc.Support, tensors: Sequence[Tensor]) -> mc.Support:
     """Return the support with other numbers in the place of its own."""
     match support:

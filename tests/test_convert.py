@@ -235,6 +235,17 @@ def test_a_refusal_names_the_layer_or_what_was_looked_at():
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), report=True)
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+def test_last_stage_needs_more_than_half_of_the_convolutions_in_stages(stages):
+    layers = {name: nn.Conv2d(4, 4, 3) for name in ("stem", "neck")}
+    net = nn.ModuleDict(layers | {f"layer{n + 1}": nn.Sequential(nn.Conv2d(4, 4, 3)) for n in range(stages)})
+    if stages == 2:
+        with pytest.raises(ValueError, match="that hold most convolutions"):
+            mc.convert(net, "last_stage")
+    else:
+        assert [name for name, _ in adaptive_layers(mc.convert(net, "last_stage"))] == ["layer3.0"]
+
+
 def test_numbers_of_a_side_branch_are_no_stages():
     branch = nn.Sequential(OrderedDict(conv1=nn.Sequential(nn.Conv2d(4, 4, 3))))
     net = nn.ModuleDict({"mixed_a": nn.Conv2d(3, 4, 3), "mixed_b": nn.Conv2d(4, 4, 3), "aux": branch})

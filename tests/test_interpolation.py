@@ -71,3 +71,29 @@ def test_interpolation_has_exact_derivatives_off_the_lattice(padding_mode):
     field = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
     position = (torch.randn(1, 5, 2, dtype=torch.float64) * 3).requires_grad_()
     torch.autograd.gradcheck(lambda f, p: interpolate(f, p, padding_mode), (field, position))
+
+
+@modes
+def test_second_derivative_on_the_lattice_is_the_central_difference_of_the_first(padding_mode):
+    field = torch.randn(1, 1, 4, 5).double()
+
+    def slope_along_x(position: torch.Tensor) -> torch.Tensor:
+        value = interpolate(field, position.view(1, 1, 2), padding_mode).sum()
+        return torch.autograd.grad(value, position, create_graph=True)[0][1]
+
+    for y in (-1.0, 0.0, 2.0, 3.0, 4.0, 1.3):
+        for x in (-1.0, 0.0, 2.0, 4.0, 5.0, 0.6):
+            position = torch.tensor([y, x]).double().requires_grad_()
+            mixed, _ = torch.autograd.grad(slope_along_x(position), position)[0]
+            step = torch.tensor([1e-4, 0.0], dtype=torch.float64)
+            quotient = (slope_along_x(position + step) - slope_along_x(position - step)) / 2e-4
+            torch.testing.assert_close(mixed, quotient.detach(), atol=1e-8, rtol=1e-8)
+
+
+@modes
+def test_values_on_the_lattice_do_not_depend_on_whether_gradients_are_wanted(padding_mode):
+    field = torch.randn(1, 2, 4, 5)
+    position = torch.randint(-3, 8, (1, 40, 2)).float()
+    position += torch.tensor([0.0, 6e-8, -6e-8, 0.4])[torch.randint(0, 4, position.shape)]
+    expected = interpolate(field, position, padding_mode)
+    torch.testing.assert_close(interpolate(field, position.requires_grad_(), padding_mode), expected, atol=1e-6, rtol=0)

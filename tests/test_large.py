@@ -72,6 +72,12 @@ def test_geodesic_balls_are_the_same_in_tiles(image, metric, mode):
     agree("geodesic_filter", image, samples=4, metric=metric, padding_mode=mode, smooth=2)
 
 
+def test_the_halo_grows_with_the_smoothing_of_the_metric():
+    noise = np.random.default_rng(0).random((40, 40))
+    metric = partial(edge_metric, iota=0.5, scale=0.5)  # balls of less than 2 pixels: the halo is mostly for smoothing
+    agree("geodesic_filter", noise, chunks=20, tolerance=1e-12, samples=3, metric=metric, smooth=6)
+
+
 def test_a_single_step_may_overshoot_and_is_still_seen(image):
     metric = partial(gradient_metric, iota=0.1, alpha=5.0, scale=1.0)
     agree("geodesic_filter", image, samples=3, metric=metric, steps=1)

@@ -178,6 +178,13 @@ def test_detach_cuts_the_graph_and_to_keeps_it(kind):
     assert not metric.detach().M.requires_grad
 
 
+def test_unit_vectors_are_at_most_a_million_pixels_long(kind):
+    family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
+    for radius, length in ((5e5, 5e5), (2e6, 1e6)):  # F = 2e-6 and 5e-7
+        points = family.isotropic(radius).to(torch.float64).unit_vectors(sphere(2, 7))
+        torch.testing.assert_close(points.flatten(3), length * sphere(2, 7).view(1, 1, 7, 2), rtol=1e-6, atol=0)
+
+
 def test_norm_and_its_gradient_are_finite_at_zero(kind):
     metric = make_metric(kind, 2).map(lambda t: t.clone().requires_grad_())
     u = torch.zeros(1, 1, 2, 1, 1, dtype=torch.float64, requires_grad=True)

@@ -61,6 +61,16 @@ def test_geometry_gain_zero_is_an_ordinary_convolution():
     torch.testing.assert_close(net(x), adapted)
 
 
+def test_geometry_gain_scales_the_logits_of_the_modulation():
+    layer, x = stir(MetricConv2d(3, 4, 3, padding=1, modulation=True)), torch.randn(1, 3, 8, 8)
+    logits = (layer.look(x)[1] / 2).logit()
+    set_geometry_gain(layer, 0.25)
+    torch.testing.assert_close(layer.look(x)[1], 2 * (0.25 * logits).sigmoid())
+    set_geometry_gain(layer, 0.0)
+    plain = nn.functional.conv2d(x, layer.weight, layer.bias, padding=1)
+    torch.testing.assert_close(layer(x), plain, atol=1e-5, rtol=1e-4)
+
+
 def test_reset_geometry_undoes_a_loop_over_all_parameters_and_keeps_weights():
     net, x = network(), torch.randn(1, 3, 8, 8)
     for parameter in net.parameters():

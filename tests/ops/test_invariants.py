@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import metricconv as mc
-from helpers import SUPPORT_KINDS, loop_conv, make_support, mapped, randers, riemannian
+from helpers import SUPPORT_KINDS, loop_conv, make_support, mapped, randers, random_modulation, riemannian
 
 
 @pytest.mark.parametrize("kind", SUPPORT_KINDS)
@@ -67,7 +67,7 @@ def test_every_dtype_is_as_near_to_the_truth_as_it_can_be(kind, dtype):
     wide = dtype if dtype == torch.float64 else torch.float32
     support = make_support(kind, (3, 3), 2, 2, (8, 8), dtype=wide)
     x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((2, 4, 8, 8), (4, 2, 3, 3), (4,)))
-    modulation = torch.rand(2, support.groups, 9, 8, 8).to(dtype)
+    modulation = random_modulation(2, support.groups, 9, 8, 8).to(dtype)
     options = {"groups": 2, "modulation": modulation}
     truth = loop_conv(x, support.offsets(), weight, bias, stride=(1, 1), padding=(1, 1), dilation=(1, 1), **options)
     y = mc.support_conv(x, support, weight, bias, padding=1, **options)

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import metricconv as mc
-from helpers import PADDING_MODES, SUPPORT_KINDS, make_support, randers, rebuilt
+from helpers import PADDING_MODES, SUPPORT_KINDS, make_support, randers, random_modulation, rebuilt
 from metricconv.ops import reference
 
 REFERENCE = {"backend": "reference"}
@@ -35,7 +35,7 @@ def small_problem(kind, channels=4, groups=2, batch=2, size=(4, 3), out=(2, 2), 
     """Inputs in float64, off the lattice wherever the support lets them be."""
     support = make_support(kind, (3,) * dim, batch, groups, out)
     x, weight = torch.randn(batch, channels, *size), torch.randn(2, channels // groups, *(3,) * dim)
-    modulation = torch.rand(batch, support.groups, 3**dim, *out)
+    modulation = random_modulation(batch, support.groups, 3**dim, *out)
     numbers = support.tensors().values()
     return support, leaves(*(t.double() for t in (x, weight, torch.randn(2), modulation)), *numbers)
 

@@ -14,6 +14,7 @@ from helpers import (
     loop_deform_conv2d,
     make_support,
     randers,
+    random_modulation,
 )
 
 STRIDE, PADDING, SIZE = (2, 1), (1, 0), (5, 4)  # awkward on purpose, as in torchvision's own tests
@@ -31,7 +32,7 @@ def awkward(batch, kernel_size=(3, 3)):
         torch.randn(batch, *SIZE[::-1], 6, dtype=torch.float64).permute(0, 3, 2, 1),
         torch.randn(*kernel_size, 4, 3, dtype=torch.float64).permute(2, 3, 0, 1),
         torch.randn(4, dtype=torch.float64),
-        torch.rand(batch, *out, 3, kernel_size[0] * kernel_size[1], dtype=torch.float64).permute(0, 3, 4, 1, 2),
+        random_modulation(batch, *out, 3, kernel_size[0] * kernel_size[1], dtype=torch.float64).permute(0, 3, 4, 1, 2),
     )
 
 
@@ -98,7 +99,7 @@ def test_even_kernels_are_centred_between_pixels(kernel_size):
 def test_fields_broadcast_over_images_groups_and_pixels(kind):
     x, weight, _, _ = awkward(2)
     support = make_support(kind, (3, 3))
-    modulation = torch.rand(1, 1, 9, 1, 1).double()
+    modulation = random_modulation(1, 1, 9, 1, 1, dtype=torch.float64)
     options = {"stride": STRIDE, "padding": PADDING, "groups": 2, "modulation": modulation}
     expected = loop_conv(x, support.offsets(), weight, dilation=(1, 1), **options)
     torch.testing.assert_close(mc.support_conv(x, support, weight, **options), expected)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from ops.cases import KINDS, MODES, Case, check, outcome, random_case, relative
+from ops.cases import KINDS, MODES, Case, check, check_clamped_norm, outcome, random_case, relative
 
 pytest.importorskip("numba")
 TOLERANCE = 1e-5
@@ -49,6 +49,9 @@ WAYS = {
     "more than a tile has taps": Case(channels=(1400, 2), batch=1, size=(3, 3)),
     "bands of few": Case(channels=(2, 1), batch=1, size=(37, 41), modulated=True),
     "bands of many": Case(channels=(16, 3), batch=1, size=(37, 41), modulated=True),
+    # Two bands: the farthest corner that the second one adds to lies inside the image.
+    "bands of a volume of few": Case("grid", channels=(2, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
+    "bands of a volume of many": Case("grid", channels=(8, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
     "more images than parts": Case(channels=(2, 2), batch=19, size=(3, 4)),
     "bands of geodesics": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
     "geodesics in groups": Case(kind="geodesic", channels=(16, 16), groups=2, metric_groups=2, modulated=True),
@@ -80,6 +83,10 @@ def test_images_of_one_pixel(kind: str, mode: str, channels: tuple[int, int]) ->
 def test_balls_far_larger_than_the_image(channels: tuple[int, int], mode: str) -> None:
     # float32 knows a position of 1000 to 1e-4 of a pixel.
     check(Case("randers", mode, channels=channels, radius=1000.0, kernel=(3, 3)), 2e-3, backend="cpu")
+
+
+def test_a_clamped_norm_has_no_gradient() -> None:
+    check_clamped_norm(TOLERANCE, "cpu")
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "strided"])

@@ -18,7 +18,18 @@ from metricconv.metrics import parametrise
 from metricconv.ops import functional
 from metricconv.ops.triton import backward, call, geodesic, launch, library, narrow_conv, tiles
 from metricconv.ops.triton.launcher import Launch
-from ops.cases import KINDS, MODES, Case, check, check_inference, random_case
+from ops.cases import (
+    KINDS,
+    MODES,
+    Case,
+    check,
+    check_clamped_norm,
+    check_inference,
+    outcome,
+    random_case,
+    relative,
+    truth,
+)
 from ops.triton.narrowed import NARROW, check_narrow, make
 from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
 
@@ -272,6 +283,26 @@ def test_deterministic(name: str) -> None:
         check(CHANNELS[name], TOLERANCE)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_a_clamped_norm_has_no_gradient() -> None:
+    check_clamped_norm(TOLERANCE, "triton")
+
+
+@pytest.mark.parametrize("window", ["no", "patch"])  # those that add in memory, in fixed point
+@pytest.mark.parametrize("factor", [2.0**40, 2.0**-40])
+def test_deterministic_sums_hold_for_large_and_small_modulation(
+    factor: float, window: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "window", lambda *args: window)
+    tensors, run = Case(channels=(18, 20), size=(9, 10), kernel=(1, 3), padding=(0, 1), batch=1, modulated=True).make()
+    tensors["modulation"] *= factor
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = outcome(run, tensors, backend="triton")["input"]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert relative(found / factor, truth(run, tensors)["input"] / factor) <= TOLERANCE
 
 
 @pytest.mark.parametrize("size", [(5, 4), (7,)])
