@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from experiments.classification import tiny
+from helpers import PADDING_MODES
 from metricconv import _interpolation
 from metricconv.cli.app import run
 from metricconv.experiments.classification import datasets
 from metricconv.experiments.lattice import pairs, runs
-from metricconv.experiments.lattice.derivative import lattice_derivative
+from metricconv.experiments.lattice.derivative import DERIVATIVES, lattice_derivative
 from metricconv.experiments.lattice.network import build
 from metricconv.nn import DeformableConv2d, MetricConv2d, param_groups, record_supports
+from metricconv.ops import support_conv
+from metricconv.supports import Deformable
 
 TINY = ["--train-images", "32", "--test-images", "20", "--epochs", "2", "--batch", "16", "--width", "2"]
 TINY += ["--backend", "reference", "--multiplier", "1"]
@@ -121,6 +124,39 @@ def test_one_sided_context_changes_the_gradient_at_zero_offsets_and_restores_the
     torch.testing.assert_close(gradient(), central)
     with lattice_derivative("central"):
         torch.testing.assert_close(gradient(), central)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("padding_mode", PADDING_MODES)
+def test_derivatives_are_the_same_off_the_lattice_at_borders_too(padding_mode, backend):
+    if backend == "cpu":
+        pytest.importorskip("numba")
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
+    offsets = (torch.rand(1, 1, 9, 2, 5, 5) * 0.8 + 0.1) * torch.randn(1, 1, 9, 2, 5, 5).sign()
+    gradients = []
+    for derivative in DERIVATIVES:
+        displacement = offsets.clone().requires_grad_()
+        with lattice_derivative(derivative):
+            y = support_conv(
+                x, Deformable(displacement, 3), weight, padding=1, padding_mode=padding_mode, backend=backend
+            )
+            gradients += torch.autograd.grad(y.square().sum(), displacement)
+    assert torch.equal(*gradients)
+
+
+def test_geodesic_gradients_are_the_same_off_the_lattice():
+    pytest.importorskip("numba")
+    torch.manual_seed(0)
+    layer = MetricConv2d(2, 3, 3, padding=1, ball="geodesic", backend="cpu")
+    _, predictor = param_groups(layer, lr=1.0)
+    for parameter in predictor["params"]:
+        torch.nn.init.normal_(parameter, std=0.1)
+    x, gradients = torch.randn(1, 2, 6, 6), []
+    for derivative in DERIVATIVES:
+        with lattice_derivative(derivative):
+            gradients.append(torch.autograd.grad(layer(x).square().sum(), predictor["params"])[0])
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05 * float(gradients[1].abs().max()))
 
 
 def test_unknown_derivatives_raise():

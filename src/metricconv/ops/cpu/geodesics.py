@@ -137,7 +137,11 @@ def bring(p, last, wraps, far, tolerance):
     inside = near if near > ZERO else ZERO
     inside = inside if inside < last else last
     cell = np.int32(inside if inside < last - ONE else last - ONE)
-    return cell, inside - np.float32(cell) if p == p else p, ONE if np.abs(near - inside) <= tolerance else ZERO
+    return (
+        cell,
+        inside - np.float32(cell) if p == p else p,
+        ONE if np.abs(near - inside) <= max(tolerance, ZERO) else ZERO,
+    )
 
 
 @inner

@@ -218,6 +218,7 @@ def fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side,
     constant, factor, row = offset_of(geometry, taps, t, axis)
     zero, half, one, last = real(0), real(0.5), real(1), real(geometry.size[axis] + 1)
     tolerance = real(geometry.tolerance)
+    slack = max(tolerance, zero)  # a negative tolerance switches central differences off, and leaves the border alone
     for i in range(n):
         p = constant + factor * along[row, skip + i]
         first, end = -centre[axis, i], last - centre[axis, i]
@@ -225,7 +226,7 @@ def fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side,
         inner = p > first + half and p < end - half
         side[axis, i] = whole if inner else zero
         inside = one if inner or whole == zero else half
-        follows[axis, i] = inside if p >= first - tolerance and p <= end + tolerance else zero
+        follows[axis, i] = inside if p >= first - slack and p <= end + slack else zero
 
 
 @inner
