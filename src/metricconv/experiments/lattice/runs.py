@@ -59,8 +59,8 @@ def run(
 def train(setting: Mapping[str, Any], pictures: Pictures) -> Outcome:
     """Train one setting. Initial weights and batches depend on the seed alone, not on layer, derivative or multiplier.
 
-    ``gradient_cosine`` and ``gradient_ratio`` compare the first gradients of the predictors, one-sided and central:
-    the cosine of the angle between them, and the ratio of their norms, central over one-sided.
+    The row of a one-sided run compares the first gradients of the predictors, one-sided and central: the cosine of the
+    angle between them, ``gradient_cosine``, and the ratio of their norms, central over one-sided, ``gradient_ratio``.
     """
     torch.manual_seed(setting["seed"])
     network = build(
@@ -68,7 +68,8 @@ def train(setting: Mapping[str, Any], pictures: Pictures) -> Outcome:
     )
     batches = TrainBatches(pictures, setting["batch"], "pad-crop", setting["seed"])
     adaptive = setting["layer"] in ADAPTIVE
-    values: dict[str, object] = _compare_gradients(network, next(iter(batches))) if adaptive else {}
+    compared = setting["derivative"] == "one-sided"
+    values: dict[str, object] = _compare_gradients(network, next(iter(batches))) if compared else {}
     derivative = lattice_derivative(setting["derivative"]) if adaptive else contextlib.nullcontext()
     tolerance = lattice_tolerance(torch.float32)  # that of the definition, whatever derivative is in use
     with derivative:
