@@ -47,7 +47,7 @@ def _draw_loss(axes: Any, group: Group, curves: Sequence[Row]) -> None:
         axes.plot(epochs, [statistics.mean(v) for v in values], style, color=color, label=derivative)
         axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=color, alpha=0.15, lw=0)
     axes.set_title(f"{layer}, multiplier {multiplier}", fontsize=10)
-    axes.set(xlabel="epoch", ylabel="training loss (mean, range over seeds)")
+    axes.set(xlabel="epoch", ylabel="training loss: mean, range")
     axes.grid(alpha=0.3)
 
 
@@ -73,5 +73,5 @@ def _draw_on_lattice(axes: Any, curves: Sequence[Row]) -> None:
     axes.set_xscale("symlog", linthresh=1)
     axes.set(xlabel="training step", ylabel="% of sample coordinates")
     axes.set_title("samples within the tolerance of a lattice point", fontsize=9)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=7, handlelength=1, borderpad=0.3, loc="lower left")
     axes.grid(alpha=0.3)

@@ -45,10 +45,19 @@ class Difference(NamedTuple):
     def text(self, digits: int) -> str:
         """Return "mean ± standard error".
 
-        >>> Difference((0.1, 0.3)).text(2)
-        '+0.20 ± 0.10'
+        >>> Difference((-0.1, -0.3)).text(2)
+        '−0.20 ± 0.10'
         """
-        return f"{self.mean:+.{digits}f} ± {self.error:.{digits}f}"
+        return f"{signed(self.mean, digits)} ± {self.error:.{digits}f}"
+
+    def interval_text(self, digits: int) -> str:
+        """Return the 95 % interval as "low to high"."""
+        return " to ".join(signed(end, digits) for end in self.interval)
+
+
+def signed(value: float, digits: int) -> str:
+    """Return a number with its sign, and a true minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def paired(rows: Sequence[Row], column: str) -> dict[Group, dict[str, tuple[float, float]]]:

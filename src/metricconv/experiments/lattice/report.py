@@ -68,29 +68,25 @@ def _outcome(rows: Sequence[Row]) -> str:
     accuracy, loss = overall(rows, "test_accuracy", 100), overall(rows, "train_loss")
     groups = differences(rows, "test_accuracy", 100)
     if accuracy.resolved:
-        better = "higher" if accuracy.mean > 0 else "lower"
-        answer = f"**Yes: test accuracy is {better} with the central difference, "
+        answer = f"Yes: test accuracy is {'higher' if accuracy.mean > 0 else 'lower'} with the central difference, by"
     else:
-        answer = "**No effect on test accuracy was found: "
-    low, high = accuracy.interval
-    seeds = len(accuracy.values)
+        answer = "No effect on test accuracy was found:"
+    layers = {layer: [row for row in rows if row["layer"] == layer] for layer, _ in groups}
+    by_layer = (f"{layer} layers: {overall(some, 'test_accuracy', 100).text(2)}" for layer, some in layers.items())
+    excluding = [f"{layer} × {multiplier}" for (layer, multiplier), one in groups.items() if one.resolved]
     parts = [
-        f"{answer}{accuracy.text(2)} points**, central minus one-sided, mean ± standard error over {seeds} seeds "
-        f"(each the mean of its {len(groups)} pairs), with a 95 % interval of {low:+.2f} to {high:+.2f} points. "
+        f"**{answer} {accuracy.text(2)} points**, central minus one-sided, mean ± standard error over "
+        f"{len(accuracy.values)} seeds (each the mean of its pairs); 95 % interval {accuracy.interval_text(2)}.",
+        f"By layer, {'; '.join(by_layer)}.",
+        f"Of the {len(groups)} rows below, the intervals of these exclude zero: {', '.join(excluding)}."
+        if excluding
+        else f"The interval of each of the {len(groups)} rows below contains zero.",
+        f"The training loss of the last epoch {'differs' if loss.resolved else 'does not differ measurably'}: "
+        f"{loss.text(3)}, 95 % interval {loss.interval_text(3)}.",
     ]
     if not accuracy.resolved:
-        parts.append("An effect within that interval cannot be excluded. ")
-    resolved = [f"{layer} × {multiplier}" for (layer, multiplier), one in groups.items() if one.resolved]
-    if resolved:
-        parts.append(f"Of the {len(groups)} rows below, the intervals of these exclude zero: {', '.join(resolved)}. ")
-    else:
-        parts.append(f"The interval of each of the {len(groups)} rows below contains zero. ")
-    verdict = "differs" if loss.resolved else "does not differ measurably"
-    low, high = loss.interval
-    parts.append(
-        f"The training loss of the last epoch {verdict}: {loss.text(3)}, 95 % interval {low:+.3f} to {high:+.3f}."
-    )
-    return "".join(parts)
+        parts.append("An effect within these intervals cannot be excluded.")
+    return " ".join(parts)
 
 
 def _accuracies(rows: Sequence[Row]) -> str:
@@ -103,26 +99,28 @@ def _accuracies(rows: Sequence[Row]) -> str:
     for (layer, multiplier), seeds in paired(rows, "test_accuracy").items():
         one, central = (100 * statistics.mean(values) for values in zip(*seeds.values(), strict=True))
         difference = accuracy[layer, multiplier]
-        low, high = difference.interval
-        cells = [f"{one:.2f}", f"{central:.2f}", difference.text(2), f"{low:+.2f} to {high:+.2f}"]
+        cells = [f"{one:.2f}", f"{central:.2f}", difference.text(2), difference.interval_text(2)]
         lines.append([f"{layer} × {multiplier}", *cells, loss[layer, multiplier].text(3), str(len(seeds))])
     return markdown_table(header, lines)
 
 
 def _baseline(rows: Sequence[Row]) -> str:
     standard = [100 * float(row["test_accuracy"]) for row in rows if row["layer"] == "standard"]
-    about = (
+    parts = [
         "Accuracies are of test images after the last epoch, means over seeds; differences are means ± standard errors "
         "of paired differences, and intervals use Student's t."
-    )
-    if len(standard) < 2:
-        return about
-    spread = f"{statistics.mean(standard):.2f} % (standard deviation {statistics.stdev(standard):.2f})"
-    return (
-        f"{about} The unconverted network, with the same seeds, reaches {spread} over {len(standard)} seeds. The "
-        "multipliers are the library's recommendations for deformable layers (0.01) and for metric layers (0.1); both "
-        "were run for both layers, nothing was selected."
-    )
+    ]
+    if len(standard) > 1:
+        parts.append(
+            f"The unconverted network reaches {statistics.mean(standard):.2f} % (standard deviation "
+            f"{statistics.stdev(standard):.2f} over {len(standard)} seeds)."
+        )
+    if {row["multiplier"] for row in rows if row["layer"] in ADAPTIVE} == {"0.01", "0.1"}:
+        parts.append(
+            "The multipliers are those that the library recommends for deformable (0.01) and metric layers (0.1). "
+            "Both were run for both layers, so nothing was selected."
+        )
+    return " ".join(parts)
 
 
 def _first_gradients(rows: Sequence[Row]) -> str:
@@ -160,7 +158,11 @@ def _on_lattice(curves: Sequence[Row]) -> str:
 def _setup(rows: Sequence[Row]) -> str:
     first = next(row for row in rows if row["layer"] in ADAPTIVE)
     width = int(first["width"])
-    versions = {name: ", ".join(sorted({row[name] for row in rows})) for name in ("hardware", "metricconv", "torch")}
+    versions = {name: ", ".join(sorted({row[name] for row in rows})) for name in ("hardware", "torch")}
+    code: dict[str, dict[str, None]] = {}  # a dict for a set that keeps its order
+    for row in rows:
+        code.setdefault(row["metricconv"], {})[row["derivative"] or row["layer"]] = None
+    versions["metricconv"] = ", ".join(f"{version} ({', '.join(runs)})" for version, runs in sorted(code.items()))
     backends = ", ".join(sorted({row["backend"] for row in rows} - {""}))
     seeds = ", ".join(sorted({row["seed"] for row in rows}, key=int))
     return (
@@ -170,18 +172,17 @@ def _setup(rows: Sequence[Row]) -> str:
         f"two stages, two of stride 1 and two of stride 2. SGD with Nesterov momentum 0.9, one cycle up to a rate of "
         f"{first['lr']}, batches of {first['batch']}, weight decay {first['weight_decay']}, {first['epochs']} epochs. "
         f"Initial weights and batches depend on the seed alone (seeds {seeds}), so the two derivatives of a seed form "
-        "a pair. For the one-sided arm no position counts as whole; everything else is the same code. "
+        "a pair. With the one-sided derivative no position counts as whole; the rest is the same code. "
         f"Backend: {backends}, for both. {versions['hardware']}; metricconv {versions['metricconv']}; torch "
         f"{versions['torch']}."
     )
 
 
 def _commands() -> str:
-    return markdown_table(
-        ["purpose", "command"],
-        [
-            ["all runs, and this page", "`metricconv reproduce lattice --output results/lattice`"],
-            ["one pair", "`metricconv reproduce lattice --layer metric --multiplier 0.1 --seed 0`"],
-            ["this page and the figure again, from the CSVs", "`metricconv report`"],
-        ],
+    return "\n".join(
+        (
+            "- All runs, and this page: `metricconv reproduce lattice --output results/lattice`",
+            "- One pair: `metricconv reproduce lattice --layer metric --multiplier 0.1 --seed 0`",
+            "- This page and the figure again, from the CSVs: `metricconv report`",
+        )
     )
