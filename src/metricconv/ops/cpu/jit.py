@@ -10,6 +10,9 @@ from typing import Any
 
 import numba
 
+from ... import _interpolation
+from ...metrics import base, flow
+
 _CONFIG: Any = numba.config
 
 # Sums may be taken in another order, always the same one, and products fused into them. Nothing is assumed about NaN:
@@ -55,8 +58,7 @@ def cache_folder() -> Path | None:
     The folder is named by the source of all kernels and of the constants compiled into them: numba itself looks for
     changes only in the file of the kernel it loads, not in those it calls, and fails on what an earlier version left.
     """
-    package = Path(__file__).parents[2]
-    constants = [package / "_interpolation.py", package / "metrics" / "base.py", package / "metrics" / "flow.py"]
+    constants = [Path(str(module.__file__)) for module in (_interpolation, base, flow)]
     sources = [*sorted(Path(__file__).parent.glob("*.py")), *constants]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
