@@ -93,7 +93,7 @@ def support_conv(
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
     check(problem)
     if isinstance(support, GeodesicBall):
-        problem = dataclasses.replace(problem, support=support.over(problem.grid.size))
+        problem = dataclasses.replace(problem, support=support.expand_to(problem.grid.size))
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
     engine = choose_backend(problem, backend)
