@@ -55,7 +55,7 @@ def main() -> None:
     rows: dict[str, Callable[[], Figure]] = {
         "metrics": metrics,
         "stencils": stencils,
-        "parametrisations": parametrisations,
+        "parametrizations": parametrizations,
         "padding": padding,
         "ball": ball,
         "samples": samples,
@@ -122,9 +122,9 @@ def supports() -> Figure:
     return figure
 
 
-def parametrisations() -> Figure:
-    """Draw the balls of the same random numbers by each parametrisation."""
-    kinds: dict[str, mc.metrics.Parametrisation] = {
+def parametrizations() -> Figure:
+    """Draw the balls of the same random numbers by each parametrization."""
+    kinds: dict[str, mc.metrics.Parametrization] = {
         "cholesky, 5 numbers": mc.metrics.Cholesky(),
         "spectral6, 6 numbers": mc.metrics.Spectral6(),
         "spectral7, 7 numbers": mc.metrics.Spectral7(),
@@ -186,7 +186,7 @@ def over_image(
 
 def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: float) -> None:
     """Draw the ball of a constant metric around the origin, with its samples."""
-    constant = metric.over((9, 9))
+    constant = metric.expand_to((9, 9))
     (found,) = viz.unit_balls(constant, [(4, 4)], stencil=stencil)
     draw_ball(ax, found, canvas.SKY, size=1.6)
     ax.set(xlim=(4 - reach, 4 + reach), ylim=(4 + 0.75 * reach, 4 - 0.75 * reach), aspect="equal")

@@ -20,7 +20,7 @@ def main(folder="outputs/examples", size=128, steps=150):
 
     # The kernel is fixed to the mean: all there is to learn is where to look.
     layer = mc.nn.MetricConv2d(
-        1, 1, 5, padding=2, padding_mode="reflect", bias=False, learn_weight=False, parametrisation="cholesky"
+        1, 1, 5, padding=2, padding_mode="reflect", bias=False, learn_weight=False, parametrization="cholesky"
     )
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
     pictures = {"learnt from": noisy, "another noise": other}

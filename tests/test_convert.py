@@ -78,9 +78,9 @@ def test_dtype_training_mode_and_frozen_weights_are_kept():
     model[0].eval()
     model[0].weight.requires_grad_(False)
     converted = mc.convert(model)
-    assert converted[0].head.weight.dtype == torch.float64
+    assert converted[0].predictor.weight.dtype == torch.float64
     assert not converted[0].training and converted[1].training
-    assert not converted[0].weight.requires_grad and converted[0].head.weight.requires_grad
+    assert not converted[0].weight.requires_grad and converted[0].predictor.weight.requires_grad
 
 
 def test_selection_by_glob_list_predicate_and_preset():
@@ -171,7 +171,7 @@ def test_report_names_what_stays_and_why():
         "stays: a 1×1 kernel has no neighbours",
         "stays: an even kernel has no centre",
         "stays: Padded may compute something else than nn.Conv2d",
-        "stays: it is parametrised or hooked, which a swap would lose",
+        "stays: it is parametrized or hooked, which a swap would lose",
         "stays: it is lazy and has no weights yet: run the network once, then convert it",
     ]
     assert [bool(c.reason) for c in plan_conversion(model)] == [False, True, True, True, True, True]

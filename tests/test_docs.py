@@ -95,7 +95,7 @@ def test_docstrings_keep_their_signs_their_code_and_their_doctests():
 def test_every_public_name_has_its_place_in_the_api_pages():
     shown = set(re.findall(r"^::: metricconv\.(\S+)", "\n".join(p.read_text() for p in PAGES), re.MULTILINE))
     names = {name.rpartition(".")[2] for name in shown}
-    aside = {"PARAMETRISATIONS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # told in words
+    aside = {"PARAMETRIZATIONS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # told in words
     public = {*mc.__all__, *mc.metrics.__all__, *mc.nn.__all__, *mc.ops.__all__, *mc.supports.__all__} - aside
     modules = {name for name in public if type(getattr(mc, name, None)).__name__ == "module"}
     viz = pytest.importorskip("metricconv.viz")

@@ -88,7 +88,9 @@ def test_classify_says_in_one_line_what_to_install(tmp_path):
 
 
 def test_explore_says_in_one_line_what_to_install(tmp_path):
-    torch.save({"conv.weight": torch.ones(2, 2, 3, 3), "conv.head.weight": torch.ones(7, 2, 3, 3)}, tmp_path / "net.pt")
+    torch.save(
+        {"conv.weight": torch.ones(2, 2, 3, 3), "conv.predictor.weight": torch.ones(7, 2, 3, 3)}, tmp_path / "net.pt"
+    )
     command = ["-m", "metricconv", "explore", "--no-browser", "--checkpoint", "net.pt"]
     done = run_python(*command, folder=tmp_path)
     assert done.returncode == 1

@@ -56,7 +56,7 @@ def convert(
             outputs). Of the names of a shared layer, one is enough.
         to: the adaptive convolution: ``MetricConv2d``, ``DeformableConv2d``, ``ShiftedConv2d``, ``DilatedConv2d``.
         report: called with one line for each 2-D convolution looked at, for example ``print``.
-        **geometry: options of ``to``, such as ``parametrisation`` or ``metric_groups``; also ``padding_mode``, which
+        **geometry: options of ``to``, such as ``parametrization`` or ``metric_groups``; also ``padding_mode``, which
             changes outputs near the border, instead of the convolution's own.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
@@ -143,7 +143,7 @@ def _reason_to_stay(conv: nn.Conv2d) -> str:
         return "an even kernel has no centre"
     hooked = any(value for name, value in vars(conv).items() if name.endswith("_hooks"))
     if hooked or nn.utils.parametrize.is_parametrized(conv):
-        return "it is parametrised or hooked, which a swap would lose"
+        return "it is parametrized or hooked, which a swap would lose"
     if type(conv) is not nn.Conv2d:
         return f"{type(conv).__name__} may compute something else than nn.Conv2d"
     return ""

@@ -333,7 +333,7 @@ def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: P
     ball; what lies past the image's border is laid there.
     """
     size, (k, *_) = x.shape[2], ball.kernel_size
-    metric = ball.metric.over(x.shape[2:])
+    metric = ball.metric.expand_to(x.shape[2:])
     reach = ball.reach()
     if k == 1 or not reach < size:  # no margin, or one that holds the whole image
         y = _mean(x, ball, padding_mode)
@@ -355,7 +355,7 @@ def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, p
     Geodesics start where the metric is known: those of the margin are traced too, and a strip is wide beside it.
     """
     size, mode = x.shape[2], ball.padding_mode
-    metric = smoothed(ball.metric.over(x.shape[2:]), ball.smooth, padding_mode=mode)
+    metric = smoothed(ball.metric.expand_to(x.shape[2:]), ball.smooth, padding_mode=mode)
     reach = farthest_sample(metric, ball.stencil)
     margin = sight(reach, ball.steps) if reach < size else size
     step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 4 * margin), torch.empty_like(x)

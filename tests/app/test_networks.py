@@ -25,9 +25,9 @@ def converted(to=mc.nn.MetricConv2d, **geometry):
     ("to", "geometry"),
     [
         (mc.nn.MetricConv2d, {}),
-        (mc.nn.MetricConv2d, {"parametrisation": "cholesky"}),
-        (mc.nn.MetricConv2d, {"parametrisation": "spectral6"}),
-        (mc.nn.MetricConv2d, {"parametrisation": "cholesky", "eps_omega": 1.0}),
+        (mc.nn.MetricConv2d, {"parametrization": "cholesky"}),
+        (mc.nn.MetricConv2d, {"parametrization": "spectral6"}),
+        (mc.nn.MetricConv2d, {"parametrization": "cholesky", "eps_omega": 1.0}),
         (mc.nn.DeformableConv2d, {}),
         (mc.nn.ShiftedConv2d, {}),
     ],
@@ -44,7 +44,7 @@ def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
     net = converted(eps_omega=1.0)
     state = {f"net.{key}": value for key, value in net.state_dict().items()} | {"loss.weight": torch.ones(7)}
     torch.save(
-        {"state_dict": state, "geometry": {"parametrisation": "spectral7", "eps_omega": 1.0}, "epoch": 3},
+        {"state_dict": state, "geometry": {"parametrization": "spectral7", "eps_omega": 1.0}, "epoch": 3},
         tmp_path / "last.ckpt",
     )
     x = torch.rand(1, 3, 32, 32)
@@ -143,7 +143,10 @@ class Harm:
         ([1, 2], "not a state dictionary"),
         ({"setting": {"methd": "standard"}}, "cannot be built again"),
         ({"a.weight": torch.ones(2)}, "no adaptive convolutions"),
-        ({"a.weight": torch.ones(2, 2, 3, 3), "a.head.weight": torch.ones(7, 2, 3, 3)}, "names are those of none of"),
+        (
+            {"a.weight": torch.ones(2, 2, 3, 3), "a.predictor.weight": torch.ones(7, 2, 3, 3)},
+            "names are those of none of",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path, content, message, capsys):

@@ -399,7 +399,7 @@ def test_one_point_may_stand_for_all_directions():
 
 @pytest.mark.parametrize("size", [1e-38, 1e-23, 1.0, 1e20, 1e30])
 def test_vectors_may_be_as_short_or_as_long_as_floats_are(size):
-    flat = mc.Riemannian.isotropic(1.0).over((12, 12))
+    flat = mc.Riemannian.isotropic(1.0).expand_to((12, 12))
     vector = size * torch.tensor([[0.6, 0.8]])
     curve = geodesics(flat, [[5.0, 5.0]], vector, length=2.0, steps=2)[0, 0, 0]
     torch.testing.assert_close(curve[-1], torch.tensor([6.2, 6.6]))

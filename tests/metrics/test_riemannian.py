@@ -195,8 +195,8 @@ def test_metrics_are_joined_only_with_their_like():
 
 def test_a_metric_that_is_the_same_everywhere_is_spread_over_an_image():
     strip = mc.Riemannian.isotropic(torch.tensor([1.0, 2.0]).view(1, 1, 1, 2))
-    whole = strip.over((3, 2))
-    assert whole.spatial == (3, 2) and (whole.M == strip.M).all() and strip.over((1, 2)).spatial == (1, 2)
+    whole = strip.expand_to((3, 2))
+    assert whole.spatial == (3, 2) and (whole.M == strip.M).all() and strip.expand_to((1, 2)).spatial == (1, 2)
     for size in ((3, 4), (3,), (3, 2, 2), (-1, 2), (None, 2), (1.0, 2), 2, "12"):
         with pytest.raises(ValueError, match=r"must be the metric's \(1, 2\)"):
-            strip.over(size)
+            strip.expand_to(size)

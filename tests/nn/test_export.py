@@ -17,7 +17,7 @@ def network() -> nn.Module:
             MetricConv2d(3, 8, 3, padding=1),
             nn.BatchNorm2d(8),
             nn.ReLU(),
-            MetricConv2d(8, 4, 3, stride=2, padding=1, metric_groups=2, modulation=True, parametrisation="cholesky"),
+            MetricConv2d(8, 4, 3, stride=2, padding=1, metric_groups=2, modulation=True, parametrization="cholesky"),
         )
     ).eval()
 

@@ -29,7 +29,7 @@ def test_a_geodesic_layer_starts_equal_to_the_convolution_it_comes_from(options)
     layer = MetricConv2d.from_conv(conv, ball="geodesic")
     torch.testing.assert_close(layer(x), conv(x), atol=1e-5, rtol=1e-4)
     assert layer.weight is conv.weight
-    assert isinstance(layer.look(x)[0], mc.GeodesicBall)
+    assert isinstance(layer.predict_support(x)[0], mc.GeodesicBall)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -77,7 +77,7 @@ def test_a_few_steps_of_training_lower_the_loss():
 
 def test_the_field_of_a_strided_layer_is_read_in_pixels_of_the_input():
     layer = MetricConv2d(4, 6, 3, (2, 3), 1, ball="geodesic")
-    support, _ = layer.look(torch.randn(1, 4, 9, 9))
+    support, _ = layer.predict_support(torch.randn(1, 4, 9, 9))
     assert support.stride == (2, 3) and support.spatial == (5, 3)
 
 
@@ -95,7 +95,7 @@ def test_layer_under_autocast_keeps_its_geometry_in_float32():
     x = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(x)
-        assert layer.look(x)[0].offsets().dtype == torch.float32
+        assert layer.predict_support(x)[0].offsets().dtype == torch.float32
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), layer(x), atol=0.15, rtol=0.1)
 
@@ -106,7 +106,7 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x), atol=1e-4, rtol=1e-4)
     compiled(x).sum().backward()
-    assert layer.head.weight.grad.abs().sum() > 0
+    assert layer.predictor.weight.grad.abs().sum() > 0
 
 
 def test_the_rays_keep_their_precision_in_another_dtype_and_their_numbers_on_the_meta_device():
@@ -126,10 +126,10 @@ def test_the_metric_of_a_layer_is_smoothed_as_often_as_it_says():
     for smooth in (0, 1, 3):
         layer = MetricConv2d(1, 1, 3, smooth=smooth, **options)
         ball = mc.GeodesicBall(metric, mc.stencils.square_onion(3), smooth=smooth)
-        found.append(layer.look(image)[0].offsets())
+        found.append(layer.predict_support(image)[0].offsets())
         torch.testing.assert_close(found[-1], ball.offsets())
     assert not torch.allclose(found[0], found[1]) and not torch.allclose(found[1], found[2])
-    torch.testing.assert_close(MetricConv2d(1, 1, 3, **options).look(image)[0].offsets(), found[1])
+    torch.testing.assert_close(MetricConv2d(1, 1, 3, **options).predict_support(image)[0].offsets(), found[1])
 
 
 def test_smoothing_is_kept_in_files_and_by_conversion():

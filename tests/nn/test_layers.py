@@ -41,14 +41,14 @@ def test_layer_starts_equal_to_the_convolution_it_comes_from(layer, options):
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("parametrisation", ["cholesky", "spectral6", "spectral7"])
-def test_every_parametrisation_starts_at_the_identity_in_every_dimension(dim, parametrisation):
-    if dim == 3 and parametrisation != "cholesky":
-        parametrisation = mc.metrics.PARAMETRISATIONS[parametrisation](dim=3)
+@pytest.mark.parametrize("parametrization", ["cholesky", "spectral6", "spectral7"])
+def test_every_parametrization_starts_at_the_identity_in_every_dimension(dim, parametrization):
+    if dim == 3 and parametrization != "cholesky":
+        parametrization = mc.metrics.PARAMETRIZATIONS[parametrization](dim=3)
     conv_type, metric_type = CONVS[dim]
     conv = conv_type(2, 4, 3, stride=2, padding=1)
     x = torch.randn(2, 2, *(5, 6, 7)[:dim])
-    torch.testing.assert_close(metric_type.from_conv(conv, parametrisation=parametrisation)(x), conv(x))
+    torch.testing.assert_close(metric_type.from_conv(conv, parametrization=parametrization)(x), conv(x))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -65,7 +65,7 @@ def test_from_conv_of_a_dimension_starts_equal_and_keeps_weights_and_bias(dim):
     ("layer", "options"),
     [
         *((layer, {}) for layer in LAYERS),
-        *((MetricConv2d, {"parametrisation": name}) for name in ("cholesky", "spectral6")),
+        *((MetricConv2d, {"parametrization": name}) for name in ("cholesky", "spectral6")),
         (MetricConv2d, {"ball": "geodesic", "backend": "reference"}),
     ],
 )
@@ -105,10 +105,10 @@ def test_identity_survives_reset_parameters_and_deepcopy_and_state_dict():
     torch.testing.assert_close(layer(x), nn.functional.conv2d(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-4)
 
 
-def test_a_plain_convolution_s_checkpoint_loads_but_for_the_head():
+def test_a_plain_convolution_s_checkpoint_loads_but_for_the_predictor():
     conv, layer = nn.Conv2d(3, 4, 3), MetricConv2d(3, 4, 3)
     result = layer.load_state_dict(conv.state_dict(), strict=False)
-    assert result.missing_keys == ["head.weight", "head.bias"] and not result.unexpected_keys
+    assert result.missing_keys == ["predictor.weight", "predictor.bias"] and not result.unexpected_keys
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -129,7 +129,7 @@ def test_the_head_learns_from_the_identity():
         optimiser.zero_grad()
         nn.functional.mse_loss(net(x), target).backward()
         optimiser.step()
-    assert (net.head.bias.abs() > 0).all()
+    assert (net.predictor.bias.abs() > 0).all()
 
 
 def test_fixed_kernel_is_a_buffer_and_the_mean():
@@ -143,19 +143,19 @@ def test_fixed_kernel_is_a_buffer_and_the_mean():
 def test_paper_init_has_one_constant_kernel_and_balls_in_pixels():
     layer = MetricConv2d(4, 6, 3, stencil="onion", init="paper")
     torch.testing.assert_close(layer.weight, torch.full((6, 4, 3, 3), 1 / 36))
-    support, _ = layer.look(torch.randn(1, 4, 8, 8))
+    support, _ = layer.predict_support(torch.randn(1, 4, 8, 8))
     radius = support.offsets().norm(dim=3)[0, 0, 0]
     torch.testing.assert_close(radius, torch.full((6, 6), 0.8**-0.5))
 
 
 def test_riemannian_layers_predict_no_drift():
     randers, riemannian = MetricConv2d(4, 6, 3, eps_omega=0.3), MetricConv2d(4, 6, 3, eps_omega=1.0)
-    assert randers.head.weight.shape[0] == 7 and riemannian.head.weight.shape[0] == 5
-    assert isinstance(riemannian.look(torch.randn(1, 4, 8, 8))[0].metric, mc.Riemannian)
+    assert randers.predictor.weight.shape[0] == 7 and riemannian.predictor.weight.shape[0] == 5
+    assert isinstance(riemannian.predict_support(torch.randn(1, 4, 8, 8))[0].metric, mc.Riemannian)
 
 
 def test_parameter_counts_are_a_few_numbers_a_pixel_whatever_the_kernel():
-    numbers = {layer.__name__: layer(4, 6, 5, metric_groups=2).head.weight.shape[0] for layer in LAYERS}
+    numbers = {layer.__name__: layer(4, 6, 5, metric_groups=2).predictor.weight.shape[0] for layer in LAYERS}
     assert numbers == {"MetricConv2d": 14, "DeformableConv2d": 100, "ShiftedConv2d": 4, "DilatedConv2d": 2}
 
 
@@ -164,7 +164,7 @@ def test_metric_can_be_given_or_computed_instead_of_predicted():
     given = MetricConv2d(3, 4, 3, padding=1, metric=mc.Riemannian.isotropic(1.0))
     computed = MetricConv2d(3, 4, 3, padding=1, metric=lambda x: mc.Riemannian.isotropic(torch.ones(2, 1, 9, 8)))
     computed.load_state_dict(given.state_dict())
-    assert given.head is None
+    assert given.predictor is None
     expected = nn.functional.conv2d(x, given.weight, given.bias, padding=1)
     torch.testing.assert_close(given(x), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(computed(x), expected, atol=1e-5, rtol=1e-4)
@@ -173,7 +173,7 @@ def test_metric_can_be_given_or_computed_instead_of_predicted():
 def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
     radius = 1 + torch.arange(9.0).view(1, 1, 9, 1).expand(1, 1, 9, 8) / 10
     layer = MetricConv2d(3, 4, 3, stride=2, padding=1, metric=mc.Riemannian.isotropic(radius))
-    support, _ = layer.look(torch.randn(1, 3, 9, 8))
+    support, _ = layer.predict_support(torch.randn(1, 3, 9, 8))
     assert support.spatial == (5, 4)
     torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], (1 + torch.arange(0, 9, 2) / 10).pow(-2))
 
@@ -181,11 +181,11 @@ def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
 def test_metric_on_the_input_s_grid_is_read_there_even_where_the_output_has_its_size():
     radius = 1 + torch.arange(5.0).view(1, 1, 5, 1).expand(1, 1, 5, 5) / 10
     layer = MetricConv2d(3, 4, 3, stride=2, padding=3, metric=mc.Riemannian.isotropic(radius))
-    support, _ = layer.look(torch.randn(1, 3, 5, 5))
+    support, _ = layer.predict_support(torch.randn(1, 3, 5, 5))
     expected = torch.tensor([1.0, 1.0, 1.2, 1.4, 1.4])  # at -2, 0, 2, 4 and 6
     torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], expected.pow(-2))
     same = MetricConv2d(3, 4, 3, padding=1, metric=layer.metric)
-    assert same.look(torch.randn(1, 3, 5, 5))[0].metric is same.metric
+    assert same.predict_support(torch.randn(1, 3, 5, 5))[0].metric is same.metric
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -195,7 +195,7 @@ def test_layers_work_in_every_dtype_with_the_geometry_kept_exact(dtype):
     x = torch.randn(1, 4, 8, 8).to(dtype)
     assert layer(x).dtype == dtype
     torch.testing.assert_close(layer(x).double(), conv.double()(x.double()), atol=5e-2, rtol=5e-2)
-    corner = layer.look(x)[0].offsets()[0, 0, 0, :, 4, 4]
+    corner = layer.predict_support(x)[0].offsets()[0, 0, 0, :, 4, 4]
     torch.testing.assert_close(corner.double(), torch.full((2,), -2.0, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
@@ -204,7 +204,7 @@ def test_autocast_gives_half_outputs_and_keeps_the_metric_wide():
     x = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(x)
-        assert layer.look(x)[0].metric.dtype == torch.float32
+        assert layer.predict_support(x)[0].metric.dtype == torch.float32
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), layer(x), atol=0.1, rtol=0.1)
 
@@ -215,7 +215,7 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x))
     compiled(x).sum().backward()
-    assert layer.head.weight.grad.abs().sum() > 0
+    assert layer.predictor.weight.grad.abs().sum() > 0
 
 
 def test_a_strided_layer_compiles_for_sizes_that_vary():
@@ -278,7 +278,7 @@ def test_an_image_without_batch_axis_is_a_batch_of_one():
         ({"kernel_size": 1, "stencil": "polar"}, "`kernel_size` (=1) must be at least 2"),
         ({"init": "zeros"}, "`init` (='zeros') must be one of"),
         ({"padding_mode": "mirror"}, "`padding_mode` (='mirror')"),
-        ({"parametrisation": "qr"}, "`parametrisation` (='qr')"),
+        ({"parametrization": "qr"}, "`parametrization` (='qr')"),
         ({"stencil": "hexagon"}, "`stencil` (='hexagon')"),
         ({"stencil": mc.stencils.onion(5)}, "must agree"),
         ({"stride": 2, "padding": "same"}, "`padding` (='same')"),
@@ -344,7 +344,7 @@ def test_signatures_spell_out_what_is_handed_on():
     for layer in (MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d, Named):
         names = list(inspect.signature(layer).parameters)
         assert names[:9] == usual and {"metric_groups", "backend", "dtype"} < set(names)
-    assert {"label", "parametrisation"} < set(inspect.signature(Named).parameters)
+    assert {"label", "parametrization"} < set(inspect.signature(Named).parameters)
     assert list(inspect.signature(Small).parameters) == ["channels"]
 
 
@@ -407,7 +407,7 @@ def test_numpy_numbers_are_numbers():
     [
         ({"radius": 5.0}, r"`radius` \(=5.0\) is of predicted metrics"),
         ({"metric_groups": 2}, r"`metric_groups` \(=2\) is of predicted"),
-        ({"parametrisation": "nonsense"}, r"`parametrisation` \(=nonsense\) is of predicted"),
+        ({"parametrization": "nonsense"}, r"`parametrization` \(=nonsense\) is of predicted"),
     ],
 )
 def test_options_of_a_predicted_metric_do_not_go_with_a_given_one(options, message):
@@ -420,7 +420,7 @@ def test_options_of_a_predicted_metric_do_not_go_with_a_given_one(options, messa
     [
         ({"groups": 2.0}, r"`groups` \(=2.0\) must be an int$"),
         ({"dtype": "float32"}, "`dtype` \\(='float32'\\) must be a torch.dtype"),
-        ({"parametrisation": mc.metrics.Cholesky(dim=3)}, "must have 2 spatial axes"),
+        ({"parametrization": mc.metrics.Cholesky(dim=3)}, "must have 2 spatial axes"),
     ],
 )
 def test_what_does_not_fit_is_refused_when_a_layer_is_made(options, message):
@@ -440,12 +440,12 @@ def test_a_head_has_a_gradient_even_where_there_is_but_one_sample(ball):
     assert all(p.grad is not None for p in layer.parameters())
 
 
-def test_a_plain_checkpoint_takes_a_layer_off_the_meta_device_with_a_head_at_zero():
+def test_a_plain_checkpoint_takes_a_layer_off_the_meta_device_with_a_predictor_at_zero():
     conv, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(1, 3, 6, 6)
     with torch.device("meta"):
         layer = MetricConv2d(3, 4, 3, padding=1)
     missing, _ = layer.load_state_dict(conv.state_dict(), strict=False, assign=True)
-    assert missing == ["head.weight", "head.bias"]
+    assert missing == ["predictor.weight", "predictor.bias"]
     torch.testing.assert_close(layer(x), conv(x))
     with torch.device("meta"), pytest.raises(RuntimeError, match="Missing key"):
         MetricConv2d(3, 4, 3, padding=1).load_state_dict(conv.state_dict(), assign=True)

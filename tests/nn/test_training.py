@@ -29,19 +29,19 @@ def test_param_groups_give_the_heads_their_own_rate_and_every_parameter_once():
     net = network()
     weights, geometry = param_groups(net, lr=0.2, metric_lr_mult=0.5, weight_decay=1e-4)
     assert geometry["lr"] == 0.1 and weights["lr"] == 0.2 and geometry["weight_decay"] == 0
-    assert {id(p) for p in geometry["params"]} == {id(p) for m in (net[0], net[2]) for p in m.head.parameters()}
+    assert {id(p) for p in geometry["params"]} == {id(p) for m in (net[0], net[2]) for p in m.predictor.parameters()}
     ids = [id(p) for group in (weights, geometry) for p in group["params"]]
     assert sorted(ids) == sorted(id(p) for p in net.parameters())
-    head, weight = net[0].head.weight.clone(), net[0].weight.clone()
+    head, weight = net[0].predictor.weight.clone(), net[0].weight.clone()
     net(torch.randn(1, 3, 8, 8)).sum().backward()
     torch.optim.SGD(param_groups(net, lr=0.1, metric_lr_mult=0.0), lr=1.0).step()
     assert [float(g["lr"]) for g in param_groups(net, torch.tensor(0.5), 0.5)] == [0.5, 0.25]  # as optimisers take it
-    assert torch.equal(net[0].head.weight, head) and not torch.equal(net[0].weight, weight)
+    assert torch.equal(net[0].predictor.weight, head) and not torch.equal(net[0].weight, weight)
 
 
 def test_geometry_l1_is_the_mean_of_the_means_and_zero_at_the_identity():
     net = network()
-    means = [p.abs().mean() for m in (net[0], net[2]) for p in m.head.parameters()]
+    means = [p.abs().mean() for m in (net[0], net[2]) for p in m.predictor.parameters()]
     torch.testing.assert_close(geometry_l1(net), sum(means) / 4)
     assert geometry_l1(nn.Sequential(MetricConv2d(3, 4, 3))) == 0
     with pytest.raises(ValueError, match="`model` has no adaptive"):
@@ -61,11 +61,18 @@ def test_geometry_gain_zero_is_an_ordinary_convolution():
     torch.testing.assert_close(net(x), adapted)
 
 
+def test_checkpoints_of_version_0_1_load():
+    layer, other = MetricConv2d(3, 4, 3), MetricConv2d(3, 4, 3)
+    nn.init.normal_(layer.predictor.weight)
+    other.load_state_dict({key.replace("predictor.", "head."): value for key, value in layer.state_dict().items()})
+    assert torch.equal(other.predictor.weight, layer.predictor.weight)
+
+
 def test_geometry_gain_scales_the_logits_of_the_modulation():
     layer, x = stir(MetricConv2d(3, 4, 3, padding=1, modulation=True)), torch.randn(1, 3, 8, 8)
-    logits = (layer.look(x)[1] / 2).logit()
+    logits = (layer.predict_support(x)[1] / 2).logit()
     set_geometry_gain(layer, 0.25)
-    torch.testing.assert_close(layer.look(x)[1], 2 * (0.25 * logits).sigmoid())
+    torch.testing.assert_close(layer.predict_support(x)[1], 2 * (0.25 * logits).sigmoid())
     set_geometry_gain(layer, 0.0)
     plain = nn.functional.conv2d(x, layer.weight, layer.bias, padding=1)
     torch.testing.assert_close(layer(x), plain, atol=1e-5, rtol=1e-4)
@@ -96,11 +103,11 @@ def test_a_support_that_is_recorded_knows_the_stride_of_its_layer():
     for layer in layers:
         with record_supports(layer) as seen:
             y = layer(x)
-        support, modulation = layer.look(x)
+        support, modulation = layer.predict_support(x)
         assert seen[""].stride == support.stride == (2, 1)
         options = {"stride": layer.stride, "modulation": modulation}
         torch.testing.assert_close(mc.support_conv(x, support, layer.weight, layer.bias, **options), y)
-    assert MetricConv2d(3, 4, 3).look(x)[0].stride is None
+    assert MetricConv2d(3, 4, 3).predict_support(x)[0].stride is None
 
 
 def test_recording_sees_every_layer_and_leaves_nothing_behind():
@@ -109,7 +116,7 @@ def test_recording_sees_every_layer_and_leaves_nothing_behind():
     with record_supports(net) as seen:
         net(x)
     assert set(seen) == {"0", "2"} and seen["0"].metric.spatial == (8, 8)
-    torch.testing.assert_close(seen["0"].offsets(), net[0].look(x)[0].offsets())
+    torch.testing.assert_close(seen["0"].offsets(), net[0].predict_support(x)[0].offsets())
     first = seen["0"]
     net(torch.randn(1, 3, 8, 8))
     assert seen["0"] is first

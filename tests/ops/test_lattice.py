@@ -81,7 +81,7 @@ def test_derivative_at_the_identity_is_the_central_difference_quotient(name, pad
     generator = torch.Generator().manual_seed(1)
     upstream = torch.randn(grads["output"].shape, generator=generator).double()
     layer.backend = "reference"
-    predictor = {key: p for key, p in parameters.items() if key.startswith("head")}
+    predictor = {key: p for key, p in parameters.items() if key.startswith("predictor")}
     assert predictor
     for key, parameter in predictor.items():
         direction, step = torch.randn_like(parameter), 1e-6
@@ -211,6 +211,6 @@ def test_forward_mode_and_reverse_mode_agree_on_the_lattice(padding_mode):
 def test_lattice_tolerance_covers_the_rounding_of_large_balls():
     for kernel_size, dilation in ((31, 1), (15, 4), (7, 8)):
         layer = nn.MetricConv2d(2, 2, kernel_size, dilation=dilation, padding=dilation * (kernel_size // 2))
-        support, _ = layer.look(torch.randn(1, 2, 9, 9))
+        support, _ = layer.predict_support(torch.randn(1, 2, 9, 9))
         offsets = support.offsets()
         assert (offsets - offsets.round()).abs().max() <= lattice_tolerance(torch.float32) / 2

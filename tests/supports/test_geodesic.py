@@ -314,7 +314,7 @@ def test_an_image_of_256_pixels_with_11_samples_across_takes_less_than_5_seconds
 
 
 def test_the_sphere_of_directions_is_used_in_3d():
-    metric = riemannian(3).over((3, 3, 3))
+    metric = riemannian(3).expand_to((3, 3, 3))
     stencil = mc.stencils.polar(3, 3)
     assert len(Rays.of(stencil).vectors) == 9
     torch.testing.assert_close(

@@ -11,7 +11,7 @@ import metricconv as mc
 from helpers import SUPPORT_KINDS, make_support, mapped, randers, riemannian
 from metricconv.supports import from_torchvision_offsets, to_torchvision_offsets
 
-PARAMETRISED = [kind for kind in SUPPORT_KINDS if kind not in ("grid", "spaced")]
+PARAMETRIZED = [kind for kind in SUPPORT_KINDS if kind not in ("grid", "spaced")]
 KERNELS = {1: (3,), 2: (3, 3), 3: (3, 3, 3)}
 
 
@@ -20,7 +20,7 @@ def cells_of(kernel_size: tuple[int, ...]) -> torch.Tensor:
     return torch.tensor(list(itertools.product(*axes)), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", PARAMETRISED)
+@pytest.mark.parametrize("kind", PARAMETRIZED)
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_offsets_are_batch_groups_samples_axes_then_out(kind, dim):
     out = (4, 5, 2)[:dim]
@@ -117,9 +117,9 @@ def test_a_tangent_ball_holds_the_numbers_of_its_metric():
 
 def test_placing_a_support_leaves_it_as_it_was():
     ball = mc.TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.polar(3))
-    assert ball.placed((2, 1)).stride == (2, 1) and ball.stride is None and ball.placed((1, 1)) is ball
+    assert ball.with_stride((2, 1)).stride == (2, 1) and ball.stride is None and ball.with_stride((1, 1)) is ball
     traced = mc.GeodesicBall(ball.metric, ball.stencil, stride=3)
-    assert traced.placed((2, 2)).stride == (3, 3)
+    assert traced.with_stride((2, 2)).stride == (3, 3)
 
 
 def test_no_sample_lies_farther_than_its_ball_reaches():
@@ -131,7 +131,7 @@ def test_no_sample_lies_farther_than_its_ball_reaches():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", PARAMETRISED)
+@pytest.mark.parametrize("kind", PARAMETRIZED)
 def test_half_precision_parameters_are_widened(kind, dtype):
     support = make_support(kind, (3, 3), dtype=torch.float32)
     half = mapped(support, lambda t: t.to(dtype))
@@ -139,7 +139,7 @@ def test_half_precision_parameters_are_widened(kind, dtype):
     assert all(t.dtype == torch.float32 for t in half.tensors().values())
 
 
-@pytest.mark.parametrize("kind", PARAMETRISED)
+@pytest.mark.parametrize("kind", PARAMETRIZED)
 def test_offsets_pass_gradients_to_every_number(kind):
     support = make_support(kind, (3, 3), 2, 2, (2, 2))
     leaves = list(support.tensors().values())

@@ -59,7 +59,7 @@ def test_ellipses_fit_their_places_whatever_their_size():
 
 @pytest.mark.parametrize(("size", "counts"), [((1, 50), (1, 16)), ((150, 8), (16, 1)), ((5, 5), (5, 5))])
 def test_ellipses_of_a_thin_or_small_field_are_seen(size, counts):
-    metric = needle(0.0, 1.0).over(size)
+    metric = needle(0.0, 1.0).expand_to(size)
     axes = plot_metric_field(metric, bar=False)
     places = np.array([patch.get_path().get_extents().get_points().mean(0) for patch in axes.patches]).round(3)
     assert len(np.unique(places[:, 1])) == counts[0] and len(np.unique(places[:, 0])) == counts[1]
@@ -69,7 +69,7 @@ def test_ellipses_of_a_thin_or_small_field_are_seen(size, counts):
 
 
 def test_a_constant_field_has_a_bar_of_a_sensible_range():
-    metric = needle(0.0, 1.0).over((8, 8))
+    metric = needle(0.0, 1.0).expand_to((8, 8))
     bar = plot_metric_field(metric, None, "size").figure.axes[1]
     assert bar.get_ylim()[1] > 1.4 * bar.get_ylim()[0]
 

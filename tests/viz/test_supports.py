@@ -55,7 +55,7 @@ def test_no_fitted_ball_however_large_moves_the_window(image, monkeypatch):
 
 
 def test_the_window_holds_a_ball_that_reaches_past_its_samples(image):
-    metric = mc.Riemannian.isotropic(6.0).over((32, 32))
+    metric = mc.Riemannian.isotropic(6.0).expand_to((32, 32))
     (panel,) = plot_supports(image, (16, 14), {"ball": mc.TangentBall(metric, mc.stencils.polar(2))}, margin=0.0)
     assert panel.get_xlim() == pytest.approx((14 - 6.5, 14 + 6.5), abs=0.01)
 

@@ -4,7 +4,7 @@ A checkpoint is what ``metricconv reproduce classify`` keeps of a run; or a stat
 "state_dict", as Lightning's do. Of these, the architecture is found among torchvision's ResNets by the names of the
 tensors; which layers are adaptive, and of what kind, by their heads.
 What the tensors cannot tell may stand beside them: "select", as for ``metricconv.convert``, and "geometry", a
-dictionary of arguments of the layers. (Heads of five numbers are taken for the Cholesky parametrisation; a Riemannian
+dictionary of arguments of the layers. (Heads of five numbers are taken for the Cholesky parametrization; a Riemannian
 "spectral7" has five too. Strides are those of torchvision unless "select" is "paper", which changes them.)
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .._torchvision import import_torchvision
 from ..cli.errors import UserError
 from ..convert import convert, plan_conversion
-from ..metrics import PARAMETRISATIONS
+from ..metrics import PARAMETRIZATIONS
 from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
@@ -39,10 +39,14 @@ def load_network(path: Path, report: Callable[[str], object] | None = None) -> n
     if isinstance(loaded, dict) and isinstance(loaded.get("setting"), dict):
         return _classifier(path)
     state = _state(loaded, path)
-    heads = {key.removesuffix(".head.weight"): value for key, value in state.items() if key.endswith(".head.weight")}
+    heads = {
+        key.removesuffix(".predictor.weight"): value
+        for key, value in state.items()
+        if key.endswith(".predictor.weight")
+    }
     if not heads:
-        raise UserError(f"{path.name}: has no adaptive convolutions, whose tensors are called ….head.weight")
-    ordinary = {key for key in state if ".head." not in key and not key.endswith(".geometry_gain")}
+        raise UserError(f"{path.name}: has no adaptive convolutions, whose tensors are called ….predictor.weight")
+    ordinary = {key for key in state if ".predictor." not in key and not key.endswith(".geometry_gain")}
     network = _architecture(ordinary, state, path)
     found = {name: _kind(state[f"{name}.weight"], head) for name, head in heads.items()}
     (kind, geometry), *others = {repr(value): value for value in found.values()}.values()
@@ -89,7 +93,7 @@ def _state(loaded: Any, path: Path) -> dict[str, Tensor]:
     tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
     for prefix in _PREFIXES:
         inside = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        if any(key.endswith(".head.weight") for key in inside):
+        if any(key.endswith(".predictor.weight") for key in inside):
             return inside
     return tensors
 
@@ -125,9 +129,9 @@ def _kind(weight: Tensor, head: Tensor) -> tuple[type[AdaptiveConv], dict[str, A
     if numbers in rivals:
         return rivals[numbers], {}
     for eps_omega in (None, 1.0):
-        for name, parametrisation in PARAMETRISATIONS.items():
-            made = parametrisation(dim=2) if eps_omega is None else parametrisation(dim=2, eps_omega=eps_omega)
+        for name, parametrization in PARAMETRIZATIONS.items():
+            made = parametrization(dim=2) if eps_omega is None else parametrization(dim=2, eps_omega=eps_omega)
             if len(made.identity()) == numbers:
-                options = {"parametrisation": name} | ({} if eps_omega is None else {"eps_omega": eps_omega})
+                options = {"parametrization": name} | ({} if eps_omega is None else {"eps_omega": eps_omega})
                 return MetricConv2d, options
-    raise UserError(f'a layer predicts {numbers} numbers a pixel, which no parametrisation does; give its "geometry"')
+    raise UserError(f'a layer predicts {numbers} numbers a pixel, which no parametrization does; give its "geometry"')

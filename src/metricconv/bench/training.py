@@ -21,7 +21,7 @@ class TorchvisionDeformable(DeformableConv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, H, W)."""
         deform_conv2d = import_torchvision("torchvision.ops").deform_conv2d
-        offsets = mc.supports.to_torchvision_offsets(self.look(x)[0])
+        offsets = mc.supports.to_torchvision_offsets(self.predict_support(x)[0])
         return deform_conv2d(x.float(), offsets, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
 

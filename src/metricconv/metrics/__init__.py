@@ -5,7 +5,7 @@ from .eikonal import geodesic_distance
 from .fit import RandersFit, fit_randers
 from .flow import check_positive, exp_map, geodesics, smoothed
 from .from_image import edge_metric, gradient_metric, structure_metric
-from .parametrise import PARAMETRISATIONS, Cholesky, Parametrisation, Spectral6, Spectral7
+from .parametrizations import PARAMETRIZATIONS, Cholesky, Parametrization, Spectral6, Spectral7
 from .randers import Randers
 from .riemannian import Riemannian
 
@@ -13,11 +13,11 @@ __all__ = [
     "Metric",
     "Randers",
     "Riemannian",
-    "Parametrisation",
+    "Parametrization",
     "Cholesky",
     "Spectral6",
     "Spectral7",
-    "PARAMETRISATIONS",
+    "PARAMETRIZATIONS",
     "gradient_metric",
     "edge_metric",
     "structure_metric",

@@ -108,11 +108,11 @@ class Metric(ABC):
         """Return the metric with ``function`` applied to each of its tensors."""
         return type(self)(**{name: function(value) for name, value in self.tensors().items()})
 
-    def over(self, size: Sequence[int]) -> Self:
+    def expand_to(self, size: Sequence[int]) -> Self:
         """Return the metric at every pixel of an image of this size: where it has one pixel along an axis, that one.
 
         >>> import metricconv as mc
-        >>> mc.Riemannian.isotropic(2.0).over((4, 5)).spatial
+        >>> mc.Riemannian.isotropic(2.0).expand_to((4, 5)).spatial
         torch.Size([4, 5])
         """
         here = tuple(self.spatial)

@@ -64,7 +64,7 @@ def geodesic_distance(
         (B, G, *spatial).
 
     >>> from metricconv import Riemannian
-    >>> flat = Riemannian.isotropic(2.0).over((5, 5))  # 2 px are a length of 1
+    >>> flat = Riemannian.isotropic(2.0).expand_to((5, 5))  # 2 px are a length of 1
     >>> geodesic_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """

@@ -1,9 +1,9 @@
 """Adaptive convolutions as modules: a predictor, a support, weights."""
 
 from .base import AdaptiveConv
+from .baselines import DeformableConv2d, DilatedConv2d, ShiftedConv2d
 from .graphs import capture
 from .metric import MetricConv, MetricConv1d, MetricConv2d, MetricConv3d
-from .rivals import DeformableConv2d, DilatedConv2d, ShiftedConv2d
 from .training import (
     adaptive_layers,
     geometry_l1,

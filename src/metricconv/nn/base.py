@@ -14,7 +14,7 @@ from .._interpolation import PADDING_MODES
 from ..ops import support_conv
 from ..ops.functional import BACKENDS
 from ..supports import Support
-from .head import Head
+from .predictor import Predictor
 
 INITS = ("identity", "paper")
 LAZY = "it is lazy and has no weights yet"
@@ -113,15 +113,15 @@ class AdaptiveConv(nn.Module, ABC):
         self.register_buffer("geometry_gain", torch.ones((), device=device, dtype=dtype))
         self.geometry_gain: Tensor
         self._recorder: Callable[[Support], None] | None = None
-        self.head: Head | None = None
+        self.predictor: Predictor | None = None
         self.identity: Tensor | None = None  # in float32, or float64 in a layer of that dtype
         self.reset_parameters()
 
-    def add_head(self, identity: Tensor) -> None:
+    def add_predictor(self, identity: Tensor) -> None:
         """Add the predictor of ``len(identity)`` numbers a pixel and metric group (and of the modulation)."""
         numbers = len(identity) + (math.prod(self.kernel_size) if self.modulation else 0)
         self.identity = self._exact_identity = identity
-        self.head = Head(
+        self.predictor = Predictor(
             self.in_channels,
             numbers * self.metric_groups,
             self.kernel_size,
@@ -154,18 +154,18 @@ class AdaptiveConv(nn.Module, ABC):
     def reset_geometry(self) -> None:
         """Set what the head predicts to zero and its gain to 1; weights and bias stay."""
         self.geometry_gain.fill_(1.0)
-        if self.head is not None:
-            self.head.reset_parameters()
+        if self.predictor is not None:
+            self.predictor.reset_parameters()
 
-    def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
+    def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
         self.check_input(x)
-        assert self.head is not None and self.identity is not None  # a layer without them overrides this
-        predicted = self.head(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
+        assert self.predictor is not None and self.identity is not None  # a layer without them overrides this
+        predicted = self.predictor(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         if not self.modulation:
-            return self.make_support(predicted).placed(self.stride), None
+            return self.make_support(predicted).with_stride(self.stride), None
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
-        return self.make_support(predicted).placed(self.stride), 2 * (modulation * self.geometry_gain).sigmoid()
+        return self.make_support(predicted).with_stride(self.stride), 2 * (modulation * self.geometry_gain).sigmoid()
 
     def check_input(self, x: Tensor) -> None:
         """Refuse what is not (B, C_in, *spatial)."""
@@ -180,7 +180,7 @@ class AdaptiveConv(nn.Module, ABC):
             return self._traced(x)  # type: ignore[unreachable]
         if _checks.floating(x, "input").dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        support, modulation = self.look(x)
+        support, modulation = self.predict_support(x)
         if self._recorder is not None:
             self._recorder(support)
         return support_conv(
@@ -221,7 +221,7 @@ class AdaptiveConv(nn.Module, ABC):
         if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
             raise ValueError(f"`conv` cannot be replaced: {LAZY}")
         if not isinstance(conv.weight, nn.Parameter):
-            raise TypeError("`conv` computes its weight, by a parametrisation or weight norm: remove that first")
+            raise TypeError("`conv` computes its weight, by a parametrization or weight norm: remove that first")
         if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
             raise ValueError(
                 "`learn_weight` (=False) would throw the weights of `conv` away: say init='paper' for that"
@@ -264,6 +264,9 @@ class AdaptiveConv(nn.Module, ABC):
         return {**self.__dict__, "_recorder": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("weight", "bias"):  # of version 0.1
+            if f"{prefix}head.{name}" in state_dict:
+                state_dict[f"{prefix}predictor.{name}"] = state_dict.pop(f"{prefix}head.{name}")
         gain = self.geometry_gain
         # A checkpoint without it leaves it as it is; on the meta device it has no value yet.
         state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=gain.dtype) if gain.is_meta else gain)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
-from ..metrics import PARAMETRISATIONS, Metric, Parametrisation
+from ..metrics import PARAMETRIZATIONS, Metric, Parametrization
 from ..metrics.flow import metric_padding
 from ..ops.problem import OutputGrid
 from ..stencils import STENCILS, Stencil, square_onion
@@ -22,8 +22,8 @@ class MetricConv(AdaptiveConv):
     Args:
         *args, **options: see ``AdaptiveConv``: those of ``nn.Conv2d``, then ``metric_groups``, ``learn_weight``,
             ``modulation``, ``init`` and ``backend``.
-        parametrisation: how predicted numbers become a metric: "cholesky", "spectral6", "spectral7", or a
-            ``Parametrisation`` of your own.
+        parametrization: how predicted numbers become a metric: "cholesky", "spectral6", "spectral7", or a
+            ``Parametrization`` of your own.
         eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centred (Riemannian) and no drift is predicted.
         stencil: how a ball is sampled: "square_onion" (default: the identity metric is the ordinary grid), "onion",
             "polar", or a ``Stencil``.
@@ -46,7 +46,7 @@ class MetricConv(AdaptiveConv):
     def __init__(
         self,
         *args: Any,
-        parametrisation: str | Parametrisation = "spectral7",
+        parametrization: str | Parametrization = "spectral7",
         eps_omega: float | None = None,
         stencil: str | Stencil = "square_onion",
         radius: float | None = None,
@@ -74,15 +74,15 @@ class MetricConv(AdaptiveConv):
         if metric is not None and not isinstance(metric, Metric) and not callable(metric):
             raise TypeError(f"`metric` must be a Metric or a function of the input, got {type(metric).__name__}")
         self.metric: Metric | Callable[[Tensor], Metric] | None = metric
-        self.parametrisation: Parametrisation | None = None
+        self.parametrization: Parametrization | None = None
         if metric is None:
-            self.parametrisation = self._parametrisation(parametrisation, eps_omega)
-            self.add_head(self.parametrisation.neutral() if paper else self.parametrisation.identity())
+            self.parametrization = self._parametrization(parametrization, eps_omega)
+            self.add_predictor(self.parametrization.neutral() if paper else self.parametrization.identity())
         else:
             for name, value, usual in (
                 ("modulation", self.modulation, False),
                 ("metric_groups", self.metric_groups, 1),
-                ("parametrisation", parametrisation, "spectral7"),
+                ("parametrization", parametrization, "spectral7"),
                 ("eps_omega", eps_omega, None),
                 ("radius", radius, None),
             ):
@@ -92,21 +92,21 @@ class MetricConv(AdaptiveConv):
 
     def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:
         """Return the unit balls of the predicted metric."""
-        assert self.parametrisation is not None
-        read = self.parametrisation.formula if self.backend == "reference" else self.parametrisation
+        assert self.parametrization is not None
+        read = self.parametrization.formula if self.backend == "reference" else self.parametrization
         return self._balls(read(predicted, self.identity, self.geometry_gain, self.radius))
 
-    def look(self, x: Tensor) -> tuple[Support, Tensor | None]:
+    def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return the unit balls at each output pixel, and the modulation if there is one."""
         if self.metric is None:
-            return super().look(x)
+            return super().predict_support(x)
         self.check_input(x)
-        return self._balls(self._given(x)).placed(self.stride), None
+        return self._balls(self._given(x)).with_stride(self.stride), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
         if self.metric is None:
-            text = f"{super().extra_repr()}, {self.parametrisation}, radius={self.radius}"
+            text = f"{super().extra_repr()}, {self.parametrization}, radius={self.radius}"
         else:
             text = f"{super().extra_repr()}, metric={getattr(self.metric, '__name__', type(self.metric).__name__)}"
         text += f", stencil={self._stencil_name!r}" if self._stencil_name != "square_onion" else ""
@@ -162,15 +162,15 @@ class MetricConv(AdaptiveConv):
             raise ValueError(f"`kernel_size` (={self.kernel_size}) must be equal along all axes for {stencil!r}")
         return STENCILS[stencil](self.kernel_size[0], self.dim)
 
-    def _parametrisation(self, parametrisation: str | Parametrisation, eps_omega: float | None) -> Parametrisation:
-        if isinstance(parametrisation, Parametrisation):
+    def _parametrization(self, parametrization: str | Parametrization, eps_omega: float | None) -> Parametrization:
+        if isinstance(parametrization, Parametrization):
             if eps_omega is not None:
-                raise ValueError(f"`eps_omega` (={eps_omega}) must be set in `parametrisation` (={parametrisation})")
-            if parametrisation.dim != self.dim:
-                raise ValueError(f"`parametrisation` (={parametrisation}) must have {self.dim} spatial axes")
-            return parametrisation
-        _checks.one_of(parametrisation, PARAMETRISATIONS, "parametrisation")
-        made = PARAMETRISATIONS[parametrisation](dim=self.dim)
+                raise ValueError(f"`eps_omega` (={eps_omega}) must be set in `parametrization` (={parametrization})")
+            if parametrization.dim != self.dim:
+                raise ValueError(f"`parametrization` (={parametrization}) must have {self.dim} spatial axes")
+            return parametrization
+        _checks.one_of(parametrization, PARAMETRIZATIONS, "parametrization")
+        made = PARAMETRIZATIONS[parametrization](dim=self.dim)
         return made if eps_omega is None else dataclasses.replace(made, eps_omega=eps_omega)
 
 

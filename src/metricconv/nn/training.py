@@ -40,7 +40,8 @@ def param_groups(
     _checks.not_negative(metric_lr_mult, "metric_lr_mult")
     _checks.not_negative(weight_decay, "weight_decay")
     _checks.not_negative(metric_weight_decay, "metric_weight_decay")
-    heads = {id(p): p for _, layer in adaptive_layers(model) if layer.head is not None for p in layer.head.parameters()}
+    predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
+    heads = {id(p): p for predictor in predictors for p in predictor.parameters()}
     rest = [p for p in model.parameters() if id(p) not in heads]
     return [
         {"name": "weights", "params": rest, "lr": lr, "weight_decay": weight_decay},
@@ -58,9 +59,10 @@ def geometry_l1(model: nn.Module) -> Tensor:
 
     Add λ times this to a loss to keep the geometry near an ordinary convolution's.
     """
-    means = [p.abs().mean() for _, layer in adaptive_layers(model) if layer.head for p in layer.head.parameters()]
+    predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
+    means = [p.abs().mean() for predictor in predictors for p in predictor.parameters()]
     if not means:
-        raise ValueError("`model` has no adaptive convolution with a head to regularise")
+        raise ValueError("`model` has no adaptive convolution with a predictor to regularise")
     return torch.stack(means).mean()
 
 

@@ -56,6 +56,11 @@ def support_conv(
 
     Standard, dilated, shifted, deformable and metric convolutions are this one operator with another support.
 
+    Between pixels x is interpolated linearly along each axis, so it has a kink wherever a coordinate is a whole number,
+    as all coordinates of a converted layer are at first. The derivative there is the mean of the two one-sided slopes,
+    that is, the central difference of the neighbouring pixels (padded by ``padding_mode``), in every backend. A
+    coordinate counts as whole within 2⁻¹⁶ pixels in float32 and 2⁻³⁶ in float64.
+
     Args:
         input: (B, C_in, *spatial).
         support: where each output pixel looks; its metric groups G split the input channels evenly.
@@ -88,7 +93,7 @@ def support_conv(
     problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
     check(problem)
     if isinstance(support, GeodesicBall):
-        problem = dataclasses.replace(problem, support=support.over(problem.grid.size))
+        problem = dataclasses.replace(problem, support=support.expand_to(problem.grid.size))
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
     engine = choose_backend(problem, backend)
@@ -181,7 +186,12 @@ def deform_conv2d(
     dilation: int | Sequence[int] = 1,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Compute ``torchvision.ops.deform_conv2d`` with its own arguments, on any device and in any dtype."""
+    """Compute ``torchvision.ops.deform_conv2d`` with its own arguments, on any device and in any dtype.
+
+    Outputs are equal to torchvision's, and so are gradients wherever no sample has a whole coordinate. At a whole
+    coordinate, as everywhere at zero offsets, torchvision's gradient of ``offset`` is the slope on one side; here it is
+    the mean of the slopes on both sides, as in ``support_conv``.
+    """
     groups = _groups(input, weight)
     support = from_torchvision_offsets(offset, tuple(weight.shape[2:]), dilation)
     modulation = None

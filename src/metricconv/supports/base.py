@@ -44,7 +44,7 @@ class Support(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """Return the compact parameters by name, each (B, G, n, *out) or (B, G, P, d, *out)."""
 
-    def placed(self, stride: tuple[int, ...]) -> Self:
+    def with_stride(self, stride: tuple[int, ...]) -> Self:
         """Return the support for outputs that lie so far apart in the input; one that knows its stride, as it is."""
         if self.stride is not None or max(stride) == 1:
             return self

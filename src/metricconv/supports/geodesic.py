@@ -139,12 +139,12 @@ class GeodesicBall(Support):
         """Return how far from its pixel the farthest sample may lie, in pixels. Synchronises with the device."""
         return farthest_sample(self.metric, self.stencil)
 
-    def over(self, size: Sequence[int]) -> "GeodesicBall":
+    def expand_to(self, size: Sequence[int]) -> "GeodesicBall":
         """Return the ball of every pixel of an output of this size: where a metric broadcasts, rays see it go on."""
         if tuple(self.metric.spatial) == tuple(size):
             return self
         return GeodesicBall(
-            self.metric.over(size),
+            self.metric.expand_to(size),
             self.rays,
             self.steps,
             self.smooth,

@@ -49,7 +49,7 @@ class HeatBall(Support):
         dilation: that of the reference kernel; it sets the output's size and centres, as in ``nn.Conv2d``.
 
     >>> import metricconv as mc
-    >>> metric = mc.Riemannian.isotropic(1.0).over((9, 9))
+    >>> metric = mc.Riemannian.isotropic(1.0).expand_to((9, 9))
     >>> HeatBall(metric, mc.stencils.onion(3), dt=0.1).offsets()[0, 0, 1, :, 4, 4]  # 2 px up, and 0.1 px more
     tensor([-2.1000,  0.0000])
     """

@@ -72,7 +72,7 @@ def unit_balls(
             metric has none, so say the stride of the layer that it is from.
 
     >>> import metricconv as mc
-    >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).over((9, 9)), [(4, 4)])
+    >>> (ball,) = unit_balls(mc.Riemannian.isotropic(2.0).expand_to((9, 9)), [(4, 4)])
     >>> torch.linalg.vector_norm(ball.outline - ball.centre, dim=1).max().item()
     2.0...
     """
@@ -158,7 +158,7 @@ def plot_unit_balls(
             raise ValueError("`image` must be a tensor (1, C, H, W) to be shown to a layer")
         stride = source.stride if stride is None else stride
         with torch.no_grad():
-            source = source.look(image)[0]
+            source = source.predict_support(image)[0]
     kinds = [ball] if isinstance(ball, str) or ball is None else list(dict.fromkeys(ball))
     if not kinds:
         raise ValueError(f"`ball` (={ball!r}) must not be empty")

@@ -31,7 +31,7 @@ def test_the_samples_of_a_ball_are_explained_by_its_metric_and_others_are_not():
     plain = found(DeformableConv2d(1, 2, 3, padding=1))
     assert plain["radius"].median == pytest.approx(1, rel=1e-3) and plain["residual"].high < 1e-4
     torn = DeformableConv2d(1, 2, 3, padding=1)
-    nn.init.normal_(torn.head.bias, std=2.0)
+    nn.init.normal_(torn.predictor.bias, std=2.0)
     assert found(torn)["residual"].median > 0.2
 
 
@@ -51,7 +51,7 @@ def test_balls_of_the_gradient_metric_run_along_edges_and_turned_ones_across():
 
 def test_growth_is_from_the_radius_at_first():
     layer = MetricConv2d(1, 2, 3, padding=2, dilation=2)
-    nn.init.constant_(layer.head.bias[4:5].data, -1.0)  # the scale of the eigenvalues: smaller ones, larger balls
+    nn.init.constant_(layer.predictor.bias[4:5].data, -1.0)  # the scale of the eigenvalues: smaller ones, larger balls
     seen = found(layer)
     assert seen["growth"].median > 1.05 and seen["growth"].median == pytest.approx(seen["radius"].median / 2, rel=1e-4)
 

@@ -115,11 +115,11 @@ def test_layer_4_alone_is_replaced_and_keeps_its_resolution():
 def test_knobs_of_the_metric_reach_the_layers():
     setting = Setting(network="tiny", eps_omega=0.9, metric_groups=2, s_min=0.2, s_max=2.0, stencil="onion")
     layer = networks.build(setting, 4).layer4[0].conv1
-    assert (layer.parametrisation.eps_omega, layer.parametrisation.s_min, layer.parametrisation.s_max) == (0.9, 0.2, 2)
+    assert (layer.parametrization.eps_omega, layer.parametrization.s_min, layer.parametrization.s_max) == (0.9, 0.2, 2)
     assert layer.metric_groups == 2 and layer.stencil.radii.max() == 1
     riemann = networks.build(Setting(network="tiny", method="metric-riemann"), 4).layer4[0].conv1
-    assert riemann.parametrisation.channels == 5
-    assert networks.build(Setting(network="tiny", head=6), 4).layer4[0].conv1.parametrisation.channels == 6
+    assert riemann.parametrization.channels == 5
+    assert networks.build(Setting(network="tiny", head=6), 4).layer4[0].conv1.parametrization.channels == 6
 
 
 def test_grey_images_take_the_sum_of_the_stem_over_colours():

@@ -30,7 +30,7 @@ def test_a_tiny_metric_network_learns_a_synthetic_set(data_root, tmp_path):
     assert values["epoch_seconds"] > 0 and values["peak_mb"] is None
     again, network = networks.load_network(tmp_path / "work" / setting.folder / runs.NETWORK)
     assert again == setting and parameters(network) == values["parameters"]
-    assert any(layer.head.weight.abs().max() > 0 for _, layer in networks.adaptive_layers(network))
+    assert any(layer.predictor.weight.abs().max() > 0 for _, layer in networks.adaptive_layers(network))
 
 
 class Killed(Exception):
@@ -118,7 +118,7 @@ def test_the_l1_term_holds_the_heads_back_and_the_warm_up_holds_them_still(data_
         setting = Setting(**TINY, method="deformable", epochs=1, head_multiplier=1.0, train_images=48, **changes)
         runner(data_root, tmp_path / "work").train(setting)
         _, network = networks.load_network(tmp_path / "work" / setting.folder / runs.NETWORK)
-        return sum(float(layer.head.weight.detach().abs().sum()) for _, layer in networks.adaptive_layers(network))
+        return sum(float(layer.predictor.weight.detach().abs().sum()) for _, layer in networks.adaptive_layers(network))
 
     free = head_size()
     assert head_size(warmup=1) == 0 < free

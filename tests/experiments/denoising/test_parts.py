@@ -23,7 +23,7 @@ from metricconv.experiments.denoising.commands import read_config
 from metricconv.experiments.denoising.published import Setting
 from metricconv.experiments.results import Results
 from metricconv.experiments.training import parameters
-from metricconv.nn.head import Head
+from metricconv.nn.predictor import Predictor
 
 THE_PAPERS = {"seed": 42, "pixels": pictures.CAMERAMAN_PIXELS[:12], "precision": "32-true"}
 CAMERAMAN = Path(os.environ.get("METRICCONV_DATA", "")) / "cameraman256.png"
@@ -141,11 +141,11 @@ def test_published_layers_have_the_published_numbers_of_parameters(method, weigh
 
 
 def test_the_head_of_a_large_deformable_layer_is_a_convolution():
-    head = layers.published_layer("deformable", None, "fixed", 13).head
-    assert isinstance(head, layers.ProductHead)
+    head = layers.published_layer("deformable", None, "fixed", 13).predictor
+    assert isinstance(head, layers.ProductPredictor)
     nn.init.normal_(head.weight)
     x = torch.randn(2, 1, 16, 15)
-    ordinary = Head.forward(head, x)
+    ordinary = Predictor.forward(head, x)
     torch.testing.assert_close(head(x), ordinary, rtol=1e-4, atol=1e-4)
     found, expected = (torch.autograd.grad(y.sin().sum(), head.parameters()) for y in (head(x), ordinary))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
@@ -163,7 +163,7 @@ def test_our_layers_start_as_means_and_learn():
             torch.testing.assert_close(y, box)
         elif method != "two plain layers":
             torch.testing.assert_close(layer(torch.ones_like(x)), torch.ones_like(x))
-            assert all(p.grad.abs().sum() > 0 for p in (layer.head.weight, layer.head.bias))
+            assert all(p.grad.abs().sum() > 0 for p in (layer.predictor.weight, layer.predictor.bias))
     with pytest.raises(ValueError, match="`method` \\(='magic'\\)"):
         layers.our_layer("magic", 3)
 

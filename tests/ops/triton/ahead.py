@@ -11,14 +11,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from metricconv.metrics import Parametrisation
+from metricconv.metrics import Parametrization
 from metricconv.ops import functional
 from metricconv.ops.problem import OutputGrid, Problem
 from metricconv.ops.triton import call, geodesic, launch, narrow
 from metricconv.ops.triton import run as engine_run
 from ops.cases import Case
 
-parametrise = importlib.import_module("metricconv.ops.triton.parametrise")  # the package has a function of this name
+parametrizations = importlib.import_module(
+    "metricconv.ops.triton.parametrizations"
+)  # the package has a function of this name
 _TYPES = {
     torch.float64: "*fp64",
     torch.float32: "*fp32",
@@ -45,7 +47,9 @@ class _Caught:
 def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Catch launches instead of making them."""
     kernels = [
-        (room, name, value) for room in (launch, geodesic, narrow, parametrise) for name, value in vars(room).items()
+        (room, name, value)
+        for room in (launch, geodesic, narrow, parametrizations)
+        for name, value in vars(room).items()
     ]
     kernels = [place for place in kernels if place[1].endswith("_kernel")]
     launches: list[tuple[Any, dict[str, Any]]] = []
@@ -63,7 +67,7 @@ def caught() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
 def _forget() -> None:
     call._memory.clear()
     narrow._launches.cache_clear()
-    parametrise._launch.cache_clear()
+    parametrizations._launch.cache_clear()
 
 
 def build(kernel: Any, arguments: dict[str, Any], capability: int) -> Any:
@@ -132,11 +136,11 @@ def narrow_launches_of(*tensors: torch.Tensor) -> list[tuple[Any, dict[str, Any]
     return launches
 
 
-def parametrise_launches_of(parametrisation: Parametrisation) -> list[tuple[Any, dict[str, Any]]]:
+def parametrize_launches_of(parametrization: Parametrization) -> list[tuple[Any, dict[str, Any]]]:
     """Return the kernels that make a metric of raw numbers, and of its gradient theirs, with their arguments."""
-    raw = torch.zeros(2, 1, parametrisation.channels, 4, 5, requires_grad=True)
+    raw = torch.zeros(2, 1, parametrization.channels, 4, 5, requires_grad=True)
     with caught() as launches:
-        metric = parametrise.parametrise(parametrisation, raw, parametrisation.identity(), torch.ones(()), 1.0)
+        metric = parametrizations.parametrize(parametrization, raw, parametrization.identity(), torch.ones(()), 1.0)
         assert metric is not None
         torch.autograd.grad(sum(t.sum() for t in metric.tensors().values()), raw)
     return launches

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import metricconv as mc
 from layers import stir
-from metricconv.metrics import parametrise
+from metricconv.metrics import parametrizations
 from metricconv.ops import functional
 from metricconv.ops.triton import backward, call, geodesic, launch, library, narrow_conv, tiles
 from metricconv.ops.triton.launcher import Launch
@@ -31,7 +31,7 @@ from ops.cases import (
     truth,
 )
 from ops.triton.narrowed import NARROW, check_narrow, make
-from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
+from ops.triton.parametrized import PARAMETRIZATIONS, check_parametrization
 
 pytestmark = pytest.mark.usefixtures("poison")
 TOLERANCE = 2e-5
@@ -386,25 +386,25 @@ def test_auto_takes_the_kernels() -> None:
     assert functional.choose_backend(problem) is functional.BACKENDS["triton"]
 
 
-@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS, ids=str)
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # NumPy's, which plays the GPU here
-def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
-    check_parametrisation(parametrisation)
+def test_parametrization_in_one_kernel_equals_its_formulas(parametrization: mc.metrics.Parametrization) -> None:
+    check_parametrization(parametrization)
 
 
 def test_images_of_more_pixels_than_programs_take_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, raw = importlib.import_module("metricconv.ops.triton.parametrise"), torch.randn(1, 1, 7, 3, 4)
+    room, raw = importlib.import_module("metricconv.ops.triton.parametrizations"), torch.randn(1, 1, 7, 3, 4)
     for most, fused in ((12, True), (11, False)):
         monkeypatch.setattr(room, "_MOST_PIXELS", most)
-        assert (room.parametrise(mc.metrics.Spectral7(), raw, None, None, 1.0) is not None) == fused
+        assert (room.parametrize(mc.metrics.Spectral7(), raw, None, None, 1.0) is not None) == fused
 
 
 @pytest.mark.parametrize(("backend", "calls"), [("auto", 1), ("triton", 1), ("reference", 0)])
-def test_layers_take_the_fused_parametrisation_unless_they_ask_for_the_reference(
+def test_layers_take_the_fused_parametrization_unless_they_ask_for_the_reference(
     backend: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr(parametrise, "FUSED", [lambda *call: seen.append(call)])
+    monkeypatch.setattr(parametrizations, "FUSED", [lambda *call: seen.append(call)])
     mc.nn.MetricConv2d(4, 4, 1, backend=backend)(torch.randn(1, 4, 2, 2))
     assert len(seen) == calls
 
@@ -444,12 +444,12 @@ def test_a_convolution_with_few_outputs_is_torchs_where_that_serves(options: dic
 def test_layers_predict_by_the_fused_way() -> None:
     layer = mc.nn.MetricConv2d(128, 4, 3, padding=1)
     x = torch.randn(1, 128, 4, 4).to(memory_format=torch.channels_last)
-    assert layer.head is not None
+    assert layer.predictor is not None
     with torch.no_grad():
-        layer.head.weight.normal_(std=0.02)
-        expected = layer.head(x)
+        layer.predictor.weight.normal_(std=0.02)
+        expected = layer.predictor(x)
         with torch.autocast("cpu", torch.float16):
-            found = layer.head(x)
+            found = layer.predictor(x)
     assert found.dtype == torch.float16 and found.is_contiguous()
     torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-2)
 
@@ -492,7 +492,7 @@ def test_every_launch_goes_to_the_device_of_its_tensors(monkeypatch: pytest.Monk
         launched.append((self.kernel.fn.__name__, guarded[-1] if guarded else None))
         launch_now(self, **tensors)
 
-    for name in ("launch", "backward", "geodesic", "narrow", "parametrise"):
+    for name in ("launch", "backward", "geodesic", "narrow", "parametrizations"):
         monkeypatch.setattr(importlib.import_module(f"metricconv.ops.triton.{name}"), "on_device", guard)
     monkeypatch.setattr(Launch, "__call__", watched)
     for ball in ("tangent", "geodesic"):

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from metricconv.metrics import Parametrisation
+from metricconv.metrics import Parametrization
 from ops.cases import Case
 
 pytest.importorskip("triton")
 
 from metricconv.ops.triton import backward, call, tiles
-from ops.triton.ahead import build, inference_launches_of, launches_of, narrow_launches_of, parametrise_launches_of
+from ops.triton.ahead import build, inference_launches_of, launches_of, narrow_launches_of, parametrize_launches_of
 from ops.triton.narrowed import make
-from ops.triton.parametrised import PARAMETRISATIONS
+from ops.triton.parametrized import PARAMETRIZATIONS
 
 # Bytes that a program may have at most, by capability.
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
@@ -102,9 +102,9 @@ def test_kernels_of_every_kind_compile(kind: str) -> None:
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS[::3], ids=str)
-def test_kernels_of_parametrisations_compile(parametrisation: Parametrisation, capability: int) -> None:
-    launches = parametrise_launches_of(parametrisation)
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS[::3], ids=str)
+def test_kernels_of_parametrizations_compile(parametrization: Parametrization, capability: int) -> None:
+    launches = parametrize_launches_of(parametrization)
     assert len(launches) == 2
     for kernel, arguments in launches:
         assert build(kernel, arguments, capability).asm["cubin"]

@@ -11,7 +11,7 @@ from layers import stir
 from metricconv.ops import functional
 from ops.cases import KINDS, MODES, Case, check, check_inference, outcome, random_case
 from ops.triton.narrowed import NARROW, check_narrow
-from ops.triton.parametrised import PARAMETRISATIONS, check_parametrisation
+from ops.triton.parametrized import PARAMETRIZATIONS, check_parametrization
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -277,9 +277,9 @@ def test_the_metric_of_an_image_of_16_million_pixels() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS, ids=str)
-def test_parametrisation_in_one_kernel_equals_its_formulas(parametrisation: mc.metrics.Parametrisation) -> None:
-    check_parametrisation(parametrisation, "cuda")
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS, ids=str)
+def test_parametrization_in_one_kernel_equals_its_formulas(parametrization: mc.metrics.Parametrization) -> None:
+    check_parametrization(parametrization, "cuda")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -205,7 +205,7 @@ def _start(layer: AdaptiveConv) -> float:
     fresh = copy.deepcopy(layer)
     fresh.reset_geometry()
     side = 2 * max(k * d for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
-    support, _ = fresh.look(layer.weight.new_zeros(1, layer.in_channels, side, side))
+    support, _ = fresh.predict_support(layer.weight.new_zeros(1, layer.in_channels, side, side))
     return float(_radius(implicit_metric(support)[0]).median())
 
 

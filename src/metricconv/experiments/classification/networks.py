@@ -178,7 +178,7 @@ def _convolution(setting: Setting) -> tuple[type[AdaptiveConv], dict[str, Any]]:
     else:
         numbers = (Spectral6 if setting.head == 6 else Cholesky)(eps_omega=eps_omega)
     ball = "geodesic" if setting.method == "metric-geodesic" else "tangent"
-    return MetricConv2d, groups | {"parametrisation": numbers, "stencil": setting.stencil, "ball": ball}
+    return MetricConv2d, groups | {"parametrization": numbers, "stencil": setting.stencil, "ball": ball}
 
 
 def _fit_stem(weight: Tensor, own: Tensor) -> Tensor:

@@ -67,17 +67,17 @@ class FreeMetric(nn.Module):
 
     def __init__(self, noisy: Tensor, k: int, eps_omega: float) -> None:
         super().__init__()
-        self.parametrisation = Cholesky(eps_omega=eps_omega)
+        self.parametrization = Cholesky(eps_omega=eps_omega)
         M_yy, M_xy, M_xx = gradient_metric(noisy, iota=0.1, alpha=10.0, padding_mode="zeros").M.unbind(2)
         L_xx = M_xx.sqrt()
         L_yx = M_xy / L_xx
-        drift = [torch.zeros_like(L_xx)] * (self.parametrisation.channels - 3)
+        drift = [torch.zeros_like(L_xx)] * (self.parametrization.channels - 3)
         self.numbers = nn.Parameter(torch.stack([L_xx, L_yx, (M_yy - L_yx**2).sqrt(), *drift], 2))
         self.stencil = polar(k)
 
     def forward(self) -> Support:
         """Return the balls."""
-        return TangentBall(self.parametrisation(self.numbers).map(lambda t: t.flip(2)), self.stencil)
+        return TangentBall(self.parametrization(self.numbers).map(lambda t: t.flip(2)), self.stencil)
 
 
 class FreeOffsets(nn.Module):

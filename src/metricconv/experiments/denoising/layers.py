@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ... import _checks
 from ...metrics import Cholesky
 from ...nn import AdaptiveConv, DeformableConv2d, MetricConv2d
-from ...nn.head import Head
+from ...nn.predictor import Predictor
 
 OURS = ("standard", "two plain layers", "deformable", "utb", "ugb", "deformable deep", "utb deep", "ugb deep")
 
@@ -22,17 +22,17 @@ def published_layer(method: str, eps_omega: float | None, weights: str, k: int) 
     options: dict[str, Any] = {"padding": k // 2, "bias": False, "learn_weight": weights == "learnt", "init": "paper"}
     layer: AdaptiveConv
     if method == "utb":
-        parametrisation = Cholesky(eps_omega=1.0 if eps_omega is None else eps_omega)
-        layer = MetricConv2d(1, 1, k, parametrisation=parametrisation, stencil="polar", **options)
+        parametrization = Cholesky(eps_omega=1.0 if eps_omega is None else eps_omega)
+        layer = MetricConv2d(1, 1, k, parametrization=parametrization, stencil="polar", **options)
     else:
         layer = DeformableConv2d(1, 1, k, **options)
         if k > 11:
-            layer.head = ProductHead(2 * k**2, k)
-    assert layer.head is not None
+            layer.predictor = ProductPredictor(2 * k**2, k)
+    assert layer.predictor is not None
     with torch.no_grad():
-        layer.head.bias.uniform_(-1 / k, 1 / k)
+        layer.predictor.bias.uniform_(-1 / k, 1 / k)
         if method == "utb":
-            layer.head.weight[[0, 2]] = 1 / k**2
+            layer.predictor.weight[[0, 2]] = 1 / k**2
     return layer
 
 
@@ -59,24 +59,24 @@ def our_layer(method: str, k: int) -> nn.Module:
     if kind == "deformable":
         layer = DeformableConv2d(1, 1, k, **options)
     else:
-        parametrisation = Cholesky(eps_omega=0.1)
+        parametrization = Cholesky(eps_omega=0.1)
         layer = MetricConv2d(
-            1, 1, k, parametrisation=parametrisation, radius=k // 2, ball=_BALLS[kind], stencil="polar", **options
+            1, 1, k, parametrization=parametrization, radius=k // 2, ball=_BALLS[kind], stencil="polar", **options
         )
-        layer.identity = parametrisation.identity()
+        layer.identity = parametrization.identity()
     nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     if depth:
-        assert layer.head is not None
-        numbers = layer.head.weight.shape[0]
+        assert layer.predictor is not None
+        numbers = layer.predictor.weight.shape[0]
         width = max(round((budget - numbers) / ((numbers + 1) * k**2 + 1)), 2)
-        layer.head = DeepHead(numbers, width, k)
+        layer.predictor = DeepPredictor(numbers, width, k)
     return layer
 
 
 _BALLS = {"utb": "tangent", "ugb": "geodesic"}
 
 
-class ProductHead(Head):
+class ProductPredictor(Predictor):
     """The head of a layer of one channel that predicts many numbers, as one product of two matrices.
 
     Libraries of convolutions are made for many channels: with one, and large windows, this is several times as fast.
@@ -99,8 +99,8 @@ class ProductHead(Head):
         return torch.bmm(weight.expand(batch, -1, -1), windows.flatten(2)).unflatten(2, (height, width))
 
 
-class DeepHead(Head):
-    """A head with one hidden layer of k × k filters and rectifiers; its last layer starts at zero, as in ``Head``."""
+class DeepPredictor(Predictor):
+    """A predictor with one hidden layer of k × k filters and rectifiers; its last layer starts at zero."""
 
     def __init__(self, numbers: int, width: int, k: int) -> None:
         super().__init__(width, numbers, (k, k), (1, 1), (k // 2, k // 2), (1, 1), "reflect")

@@ -24,11 +24,14 @@ from .sampling import (
     turns,
     weigh_sheet,
 )
-from .sides import further, slope_factors
+from .sides import further, side_of, slope_factors, steps_around
 
 # Rows of what the backward pass feels at a tap: the gradient of the modulation, summed over channels; for one channel
 # that of samples, without and with modulation, and the samples, in one sheet of a volume and in all.
 VALUE, PULL, FORCE, HERE, SAMPLE = range(5)
+
+# Which coordinates of a strip's samples are whole: none, some, all.
+OFF, MIXED, ON = range(3)
 
 
 class Channels(NamedTuple):
@@ -83,7 +86,7 @@ def backward(
     """
     (centre, pixel, along, paths), (address, up, follows, side) = make_strip(geometry, x), make_places(x)
     gain, slope, felt = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
-    last = taps.shape[0] - 1
+    around, last = np.empty((7, STRIP), np.int32), taps.shape[0] - 1
     for begin in range(start, stop, STRIP):
         first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
         stand(geometry, first, centre, pixel, n)
@@ -92,8 +95,10 @@ def backward(
             for t in range(last + 1):
                 if t == 0 or turns(taps, t):
                     aim(geometry, numbers, first, taps, t, pixel, along, paths, n)
-                locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, side, n)
-                on_lattice = moving and any_whole(side, n)
+                sides = locate(geometry, numbers, first, taps, t, centre, along, paths, address, up, follows, side, n)
+                lattice = find_lattice(geometry, up, n) if moving and sides > 0 else OFF
+                if lattice == ON:
+                    find_neighbours(geometry, address, up, side, around, n)
                 if window.size:
                     touch(address, n, touched)
                 tap = np.intp(taps[t, NUMBER])
@@ -104,8 +109,8 @@ def backward(
                 felt[VALUE] = 0
                 for c in range(group * layout.per_metric, (group + 1) * layout.per_metric):
                     turn_back(
-                        x, c, geometry, address, up, side, on_lattice, gain, weight, tap, layout, grad, first, slope,
-                        felt, grad_weight, window, n,
+                        x, c, geometry, address, up, side, lattice, around, gain, weight, tap, layout, grad, first,
+                        slope, felt, grad_weight, window, n,
                     )  # fmt: skip
                 if grad_modulation.shape[1]:
                     for i in range(n):
@@ -131,19 +136,19 @@ def make_places(like):
 
 
 @inner
-def any_whole(side, n):
-    """Return whether any coordinate of a strip's samples is whole."""
-    total = side.dtype.type(0)
-    for axis in range(3):
+def find_lattice(geometry, up, n):
+    """Return whether all coordinates of a strip's samples are whole (ON), or some (MIXED)."""
+    whole, tolerance = up.dtype.type(0), up.dtype.type(geometry.tolerance)
+    for axis in range(geometry.first, 3):
         for i in range(n):
-            total += np.abs(side[axis, i])
-    return total > 0
+            whole += np.abs(side_of(up[axis, i], tolerance))
+    return ON if whole == (3 - geometry.first) * n else MIXED
 
 
 @inner
 def turn_back(
-    x, c, geometry, address, up, side, on_lattice, gain, weight, tap, layout, grad, first, slope, felt, grad_weight,
-    window, n
+    x, c, geometry, address, up, side, lattice, around, gain, weight, tap, layout, grad, first, slope, felt,
+    grad_weight, window, n
 ):  # fmt: skip
     """Add what a strip's samples of channel c at one tap say about positions, modulation, weights and image.
 
@@ -155,21 +160,23 @@ def turn_back(
     felt[PULL] = 0
     for o in range(outs, outs + layout.outs_per_group):
         add_scaled(weight[o, inner, tap], grad, o, first, felt, PULL, none, n)
+    if lattice == ON:
+        read_at_pixels(x, c, solid, around, up, gain, felt, sample, slope, n)
     for sheet in range(2 if solid else 1):
         skip = sheet * geometry.pitch[0]
         for i in range(n):
             felt[FORCE, i] = felt[PULL, i] * gain[i]
         if solid:
             weigh_sheet(sheet, up, felt[FORCE], n)
-        if on_lattice:
-            read_slopes_on_lattice(x, c, skip, pitch, address, up, side, felt, slope, n)
-        else:
+        if lattice == OFF:
             read_slopes(x, c, skip, pitch, address, up, felt, slope, n)
+        elif lattice == MIXED:
+            read_slopes_across(x, c, skip, pitch, address, up, side, felt, slope, n)
         if window.size:
             scatter(felt, window, c, skip, pitch, address, up, n)
-        if solid:
+        if solid and lattice != ON:
             join_sheet(sheet, gain, up, side, felt, slope, n)
-    if solid and on_lattice:
+    if lattice == MIXED and solid:
         add_further_sheet(x, c, geometry, address, up, side, gain, felt, slope, n)
     for i in range(n):
         felt[VALUE, i] += felt[PULL, i] * felt[sample, i]
@@ -216,8 +223,8 @@ def read_slopes(x, channel, skip, pitch, address, up, felt, slope, n):
 
 
 @inner
-def read_slopes_on_lattice(x, channel, skip, pitch, address, up, side, felt, slope, n):
-    """As ``read_slopes``, with central differences along the axes whose coordinate is whole."""
+def read_slopes_across(x, channel, skip, pitch, address, up, side, felt, slope, n):
+    """As ``read_slopes``, with central differences across cells where a coordinate is whole."""
     for i in range(n):
         a, b, c, d = corners(skip, pitch, address[i])
         along_top, along_bottom = x[channel, b] - x[channel, a], x[channel, d] - x[channel, c]
@@ -232,6 +239,53 @@ def read_slopes_on_lattice(x, channel, skip, pitch, address, up, side, felt, slo
         (inner_y, outer_y), (inner_x, outer_x) = slope_factors(side[1, i]), slope_factors(side[2, i])
         slope[1, i] += felt[FORCE, i] * (inner_y * down + outer_y * (beyond - top))
         slope[2, i] += felt[FORCE, i] * (inner_x * right + outer_x * (beside - left))
+
+
+@inner
+def find_neighbours(geometry, address, up, side, around, n):
+    """Write the addresses [7, n] of the pixels that samples lie on, and of those before and after along z, y and x."""
+    half, first = up.dtype.type(0.5), min(geometry.first, 1)  # a line has a single row, without neighbours
+    for i in range(n):
+        around[0, i] = address[i]
+    for axis in range(geometry.first, 3):
+        pitch = np.int32(geometry.pitch[axis])
+        for i in range(n):
+            around[0, i] += pitch if up[axis, i] >= half else np.int32(0)
+    for axis in range(first, 3):
+        pitch = np.int32(geometry.pitch[axis])
+        for i in range(n):
+            back, ahead = steps_around(side[axis, i], pitch)
+            around[1 + 2 * axis, i] = around[0, i] - back
+            around[2 + 2 * axis, i] = around[0, i] + ahead
+
+
+@inner
+def read_at_pixels(x, channel, solid, around, up, gain, felt, sample, slope, n):
+    """Read samples that lie on pixels, and add what their gradient says about positions: central differences.
+
+    Values are exact up to the square of the tolerance.
+    """
+    half = x.dtype.type(0.5)
+    for i in range(n):
+        own, force = x[channel, np.uint64(around[0, i])], half * felt[PULL, i] * gain[i]
+        above, below = x[channel, np.uint64(around[3, i])], x[channel, np.uint64(around[4, i])]
+        left, right = x[channel, np.uint64(around[5, i])], x[channel, np.uint64(around[6, i])]
+        slope[1, i] += force * (below - above)
+        slope[2, i] += force * (right - left)
+        felt[sample, i] = own + excess(up[1, i], above, own, below) + excess(up[2, i], left, own, right)
+    if solid:
+        for i in range(n):
+            own, force = x[channel, np.uint64(around[0, i])], half * felt[PULL, i] * gain[i]
+            before, after = x[channel, np.uint64(around[1, i])], x[channel, np.uint64(around[2, i])]
+            slope[0, i] += force * (after - before)
+            felt[sample, i] += excess(up[0, i], before, own, after)
+
+
+@inlined
+def excess(up, before, own, after):
+    """Return by how much a sample next to a pixel differs from it, given its weight of the later corner."""
+    real = type(up)
+    return up * (after - own) if up < real(0.5) else (real(1) - up) * (before - own)
 
 
 @inner

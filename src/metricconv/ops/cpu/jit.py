@@ -10,6 +10,9 @@ from typing import Any
 
 import numba
 
+from ... import _interpolation
+from ...metrics import base, flow
+
 _CONFIG: Any = numba.config
 
 # Sums may be taken in another order, always the same one, and products fused into them. Nothing is assumed about NaN:
@@ -52,10 +55,11 @@ def cache_folder() -> Path | None:
     """Return where machine code is kept: NUMBA_CACHE_DIR, else beside the source, else the user's cache; None if none
     can be written.
 
-    The folder is named by all kernels' source: numba itself looks for changes only in the file of the kernel it
-    loads, not in those it calls, and fails on what an earlier version left behind.
+    The folder is named by the source of all kernels and of the constants compiled into them: numba itself looks for
+    changes only in the file of the kernel it loads, not in those it calls, and fails on what an earlier version left.
     """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    constants = [Path(str(module.__file__)) for module in (_interpolation, base, flow)]
+    sources = [*sorted(Path(__file__).parent.glob("*.py")), *constants]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     given = [_CONFIG.CACHE_DIR] if _CONFIG.CACHE_DIR else []

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import direct, rows
+from . import direct, rows, tiles
 from .geodesics import STRIP
 from .launch import Call, with_ring, without_ring
 from .products import gemm_address
@@ -88,14 +88,14 @@ class Rows:
         ordered[:, :, self.order] = by_tap
         return ordered.view(self.call.weight.shape)
 
-    def _layout(self, planar: bool) -> rows.Layout:
+    def _layout(self, planar: bool) -> tiles.Layout:
         call, ins, outs = self.call, self.call.x.shape[1], self.call.weight.shape[0]
         each = call.channel_by_channel
         groups = 1 if each else call.groups
         depth = min(len(self.order), max(_LONGEST_ROW // ins, 1))
         size = min(max(_TILE // (depth * ins), _FEWEST_PIXELS), STRIP)
         per_metric = ins // call.metric_groups
-        return rows.Layout(ins, per_metric, ins // groups, outs // groups, call.span, each, planar, size, depth)
+        return tiles.Layout(ins, per_metric, ins // groups, outs // groups, call.span, each, planar, size, depth)
 
     def _ordered(self) -> Tensor:
         """Return the weights in the order of taps; [1, P, C] where each channel has its own."""

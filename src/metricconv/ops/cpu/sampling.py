@@ -112,16 +112,15 @@ def aim(geometry, field, start, taps, t, pixel, along, paths, n):
 def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, side, n):
     """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
 
-    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not; and on which
-    side of a whole coordinate the cell does not reach [3, n]: see sides.py.
+    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not; and the
+    sides of whole coordinates [3, n], see sides.py, of which it returns the number.
     """
     kind = geometry.kind
     if kind == GEODESIC:
         geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
     if kind in (SHIFTED, DEFORMABLE, DILATED):
-        place(geometry, taps, t, centre, field, start, address, up, follows, side, n)
-    else:
-        place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, side, n)
+        return place(geometry, taps, t, centre, field, start, address, up, follows, side, n)
+    return place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, side, n)
 
 
 @inlined
@@ -137,12 +136,19 @@ def place(geometry, taps, t, centre, along, skip, address, up, follows, side, n)
             up[1, :] = up.dtype.type(0)
         for axis in range(first, 3):
             if geometry.folds:
-                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, side, n)
+                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n)
             else:
                 clamp(geometry, taps, t, centre, axis, along, skip, address, up, n)
-    if geometry.backward and not geometry.folds:
+    sides = up.dtype.type(0)
+    if geometry.backward:
         for axis in range(first, 3):
-            fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side, n)
+            if not geometry.folds:
+                fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n)
+            count = fill_sides(geometry, taps, t, axis, up, follows, side, n)
+            if count > 0 and not geometry.folds:
+                double_outermost(geometry, taps, t, centre, axis, along, skip, side, n)
+            sides += count
+    return sides
 
 
 @inlined
@@ -158,6 +164,13 @@ def offset_of(geometry, taps, t, axis):
     if geometry.kind == DILATED:
         return half, a, row
     return half if geometry.kind == GEODESIC else half + a, zero if geometry.kind == GRID else one, row
+
+
+@inlined
+def movable(geometry, taps, t, axis):
+    """Return whether the coordinate of a tap's samples along an axis depends on the geometry's parameters."""
+    _, factor, _ = offset_of(geometry, taps, t, axis)
+    return factor != 0
 
 
 @inlined
@@ -209,28 +222,45 @@ def clamp(geometry, taps, t, centre, axis, along, skip, address, up, n):
 
 
 @inner
-def fill_inside(geometry, taps, t, centre, axis, along, skip, up, follows, side, n):
-    """Write 1 where a position lies in the image with its halo, else 0; and the side of whole coordinates.
-
-    On the outermost line of the halo the slope outside is 0, and half of the one inside is left.
-    """
+def fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n):
+    """Write 1 where a position lies in the image with its halo, else 0."""
     real = follows.dtype.type
     constant, factor, row = offset_of(geometry, taps, t, axis)
-    zero, half, one, last = real(0), real(0.5), real(1), real(geometry.size[axis] + 1)
-    tolerance = real(geometry.tolerance)
-    slack = max(tolerance, zero)  # a negative tolerance switches central differences off, and leaves the border alone
+    zero, one, last = real(0), real(1), real(geometry.size[axis] + 1)
+    slack = max(real(geometry.tolerance), zero)  # a negative tolerance switches central differences off, nothing else
     for i in range(n):
-        p = constant + factor * along[row, skip + i]
-        first, end = -centre[axis, i], last - centre[axis, i]
-        whole = side_of(up[axis, i], tolerance)
-        inner = p > first + half and p < end - half
-        side[axis, i] = whole if inner else zero
-        inside = one if inner or whole == zero else half
-        follows[axis, i] = inside if p >= first - slack and p <= end + slack else zero
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        follows[axis, i] = one if p >= -slack and p <= last + slack else zero
 
 
 @inner
-def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, side, n):
+def fill_sides(geometry, taps, t, axis, up, follows, side, n):
+    """Write the sides of whole coordinates that have a derivative; return how many there are."""
+    real, tolerance = up.dtype.type, up.dtype.type(geometry.tolerance)
+    if not movable(geometry, taps, t, axis):
+        side[axis, :] = real(0)
+        return real(0)
+    count = real(0)
+    for i in range(n):
+        whole = side_of(up[axis, i], tolerance) * np.abs(follows[axis, i])
+        side[axis, i] = whole
+        count += whole * whole
+    return count
+
+
+@inner
+def double_outermost(geometry, taps, t, centre, axis, along, skip, side, n):
+    """Double the sides of whole coordinates on the outermost line of the halo."""
+    constant, factor, row = offset_of(geometry, taps, t, axis)
+    half, one, two = side.dtype.type(0.5), side.dtype.type(1), side.dtype.type(2)
+    end = side.dtype.type(geometry.size[axis]) + half
+    for i in range(n):
+        p = centre[axis, i] + (constant + factor * along[row, skip + i])
+        side[axis, i] *= one if p > half and p < end else two
+
+
+@inner
+def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
     """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
     real, step = up.dtype.type, np.int32(geometry.pitch[axis])
     size, mirrors = geometry.size[axis], geometry.mirrors[axis]
@@ -254,10 +284,8 @@ def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, sid
         follows[axis, i] = (-one if flipped else one) if near == p else zero
         fraction = one - fraction if flipped else fraction
         up[axis, i] = fraction if p == p else p
-        whole = side_of(up[axis, i], tolerance)
-        side[axis, i] = whole
         # The last cell of a circular image is its first one too, which has a neighbour after it.
-        folded = -one if folded == turn - one and whole > zero and not mirrors else folded
+        folded = -one if folded == turn - one and fraction >= one - tolerance and not mirrors else folded
         address[i] += (np.int32(folded) + np.int32(1)) * step
 
 

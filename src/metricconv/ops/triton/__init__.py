@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ..._interpolation import FARTHEST
-from ...metrics import Metric, Parametrisation, Randers, Riemannian
-from ...metrics.parametrise import FUSED
+from ...metrics import Metric, Parametrization, Randers, Riemannian
+from ...metrics.parametrizations import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ..problem import NO_TRANSFORMS, Problem, transformed
@@ -163,18 +163,18 @@ def _no_geodesics(ball: GeodesicBall) -> str | None:
     return None
 
 
-def parametrise(
-    parametrisation: Parametrisation, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
+def parametrize(
+    parametrization: Parametrization, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
 ) -> Metric | None:
     """Return the metric of raw numbers by one kernel, or None where there is no kernel for it."""
     if _missing(raw) is not None:
         return None
-    from .parametrise import parametrise as fused
+    from .parametrizations import parametrize as fused
 
-    return fused(parametrisation, raw, start, gain, radius)
+    return fused(parametrization, raw, start, gain, radius)
 
 
-FUSED.append(parametrise)
+FUSED.append(parametrize)
 
 
 def narrow_conv(

@@ -1,6 +1,6 @@
-"""Raw numbers to (M, ω) in one kernel, and back: in two dimensions, for the parametrisations of 5, 6 and 7 numbers.
+"""Raw numbers to (M, ω) in one kernel, and back: in two dimensions, for the parametrizations of 5, 6 and 7 numbers.
 
-In plain PyTorch this is a long chain of small launches; the formulas are those of ``metrics/parametrise.py``.
+In plain PyTorch this is a long chain of small launches; the formulas are those of ``metrics/parametrizations.py``.
 """
 
 import functools
@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...metrics import Cholesky, Metric, Parametrisation, Randers, Riemannian, Spectral6, Spectral7
+from ...metrics import Cholesky, Metric, Parametrization, Randers, Riemannian, Spectral6, Spectral7
 from ...metrics._frames import _SHORTEST_VECTOR
-from ...metrics.parametrise import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
+from ...metrics.parametrizations import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
 from .launcher import Launch, on_device
 from .library import refuse
 from .shortcut import first_derivative, shortcut
@@ -31,31 +31,31 @@ EIGENVALUE_FLOOR = tl.constexpr(_EIGENVALUE_FLOOR)
 SQUARED_NORM_FLOOR = tl.constexpr(_SQUARED_NORM_FLOOR)
 
 
-def parametrise(
-    parametrisation: Parametrisation, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
+def parametrize(
+    parametrization: Parametrization, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
 ) -> Metric | None:
     """Return the metric of numbers start + gain·raw, raw (B, G, n, H, W), or None where no kernel computes it."""
-    kind = _kind(parametrisation)
+    kind = _kind(parametrization)
     if kind is None or raw.dtype not in _DTYPES or any(t is not None and t.requires_grad for t in (start, gain)):
         return None
     if math.prod(raw.shape[3:]) > _MOST_PIXELS or math.prod(raw.shape[1:]) >= 2**31:
         return None
-    if isinstance(parametrisation, Spectral7):
-        low, high = parametrisation.s_min, parametrisation.s_max
+    if isinstance(parametrization, Spectral7):
+        low, high = parametrization.s_min, parametrization.s_max
     else:
-        low = high = parametrisation.eps_L  # type: ignore[attr-defined]
-    drifts = parametrisation.eps_omega < 1
-    asymmetry, detached = parametrisation.max_asymmetry, parametrisation.detach_factor
+        low = high = parametrization.eps_L  # type: ignore[attr-defined]
+    drifts = parametrization.eps_omega < 1
+    asymmetry, detached = parametrization.max_asymmetry, parametrization.detach_factor
     start = None if start is None else start.to(raw.device).contiguous()
     M, omega = _forward(raw, start, gain, kind, low, high, asymmetry, float(radius), detached, drifts)
     return Randers(M, omega) if drifts else Riemannian(M)
 
 
-def _kind(parametrisation: Parametrisation) -> str | None:
+def _kind(parametrization: Parametrization) -> str | None:
     names = {Cholesky: "cholesky", Spectral6: "spectral6", Spectral7: "spectral7"}
-    kind = names.get(type(parametrisation))
-    framed = getattr(parametrisation, "frame", None) not in (None, "vector")
-    return None if parametrisation.dim != 2 or framed else kind
+    kind = names.get(type(parametrization))
+    framed = getattr(parametrization, "frame", None) not in (None, "vector")
+    return None if parametrization.dim != 2 or framed else kind
 
 
 @triton.jit
@@ -297,7 +297,7 @@ def _launch(
     )
 
 
-_forward_operator = torch.library.custom_op("metricconv::parametrise", _compute, mutates_args=())
+_forward_operator = torch.library.custom_op("metricconv::parametrize", _compute, mutates_args=())
 
 
 @_forward_operator.register_fake
@@ -336,7 +336,7 @@ def _compute_backward(
     return grad
 
 
-_backward_operator = torch.library.custom_op("metricconv::parametrise_backward", _compute_backward, mutates_args=())
+_backward_operator = torch.library.custom_op("metricconv::parametrize_backward", _compute_backward, mutates_args=())
 
 
 @_backward_operator.register_fake

@@ -40,7 +40,7 @@ _ROUNDING = 2e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class Parametrisation(ABC):
+class Parametrization(ABC):
     """A map from raw numbers, any, to a metric, positive: (B, G, channels, *spatial) → ``Randers`` or ``Riemannian``.
 
     The last d channels are the raw drift ω. It is shortened to
@@ -50,7 +50,7 @@ class Parametrisation(ABC):
     which is the paper's 2(1 − ε_ω)(σ(n) − ½)/n · ω and has ‖ω̃‖_{M⁻¹} < 1 − ε_ω. With ε_ω = 1 there is no drift: these
     channels are absent and the metric is Riemannian. The maths is done in float32 or wider.
 
-    A new parametrisation is one subclass: how M is made, and the least eigenvalue it can have.
+    A new parametrization is one subclass: how M is made, and the least eigenvalue it can have.
 
     Args:
         dim: the number d of spatial axes.
@@ -175,7 +175,7 @@ class Parametrisation(ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cholesky(Parametrisation):
+class Cholesky(Parametrization):
     """M = LLᵀ + δ tr(LLᵀ) I, from L's lower triangle, with |L_ii| + ε_L on its diagonal; δ = 10⁻⁴.
 
     Channels: L row by row, then ω. In 2-D: (L_yy, L_xy, L_xx, ω_y, ω_x).
@@ -186,7 +186,7 @@ class Cholesky(Parametrisation):
         λ_min(M) ≥ λ_1 + δ(λ_2 + … + λ_d) ≥ d (δ^{d−1} λ_1⋯λ_d)^{1/d} ≥ d δ^{1−1/d} ε_L².
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        dim, eps_omega, detach_factor: as in ``Parametrization``.
         eps_L: ε_L, in (0, 1): the least entry on the diagonal of L. Balls grow as it falls.
 
     >>> five = Cholesky()
@@ -231,7 +231,7 @@ class Cholesky(Parametrisation):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectral(Parametrisation):
+class Spectral(Parametrization):
     """M = Σ λ_k r_k r_kᵀ, from a frame (r_k) and eigenvalues λ_k > 0, to be said by a subclass.
 
     Channels: the frame's, the eigenvalues', then ω.
@@ -303,7 +303,7 @@ class Spectral6(Spectral):
     Channels: the frame, d eigenvalues, ω. In 2-D: (r_y, r_x, λ_1, λ_2, ω_y, ω_x). λ_min(M) ≥ ε_L.
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        dim, eps_omega, detach_factor: as in ``Parametrization``.
         frame: how (r_k) is written, as in ``Spectral``.
         eps_L: ε_L, in (0, 1): the least eigenvalue. Balls grow as it falls.
 
@@ -350,7 +350,7 @@ class Spectral7(Spectral):
     (r_y, r_x, λ_1, λ_2, s, ω_y, ω_x). λ_min(M) ≥ ε s_min.
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrisation``.
+        dim, eps_omega, detach_factor: as in ``Parametrization``.
         frame: how (r_k) is written, as in ``Spectral``.
         s_min: the least scale of the eigenvalues; balls grow as it falls.
         s_max: the largest.
@@ -396,9 +396,9 @@ class Spectral7(Spectral):
 
 
 # Engines that turn raw numbers into a metric in one kernel; each returns None for what it does not compute.
-FUSED: list[Callable[[Parametrisation, Tensor, Tensor | None, Tensor | None, float], Metric | None]] = []
+FUSED: list[Callable[[Parametrization, Tensor, Tensor | None, Tensor | None, float], Metric | None]] = []
 
-PARAMETRISATIONS: dict[str, type[Parametrisation]] = {
+PARAMETRIZATIONS: dict[str, type[Parametrization]] = {
     "cholesky": Cholesky,
     "spectral6": Spectral6,
     "spectral7": Spectral7,

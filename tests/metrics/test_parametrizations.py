@@ -13,19 +13,26 @@ import metricconv as mc
 from helpers import norm_of, sphere
 from metricconv.metrics import _symmetric
 from metricconv.metrics._frames import FRAMES, frame_of
-from metricconv.metrics.parametrise import PARAMETRISATIONS, Cholesky, Parametrisation, Spectral, Spectral6, Spectral7
+from metricconv.metrics.parametrizations import (
+    PARAMETRIZATIONS,
+    Cholesky,
+    Parametrization,
+    Spectral,
+    Spectral6,
+    Spectral7,
+)
 
 LARGEST, DENORMAL = 3.4028234663852886e38, 1e-45
 EXTREMES = [0.0, -0.0, 1e4, -1e4, 1e30, -1e30, LARGEST, -LARGEST, DENORMAL, -1e-40]
 
-EVERY = [cls(dim=dim) for cls in PARAMETRISATIONS.values() for dim in (1, 2, 3)]
+EVERY = [cls(dim=dim) for cls in PARAMETRIZATIONS.values() for dim in (1, 2, 3)]
 EVERY += [cls(dim=dim, frame=frame) for cls in (Spectral6, Spectral7) for dim, frame in
           [(2, "skew"), (2, "givens"), (2, "qr"), (3, "skew"), (3, "givens")]]  # fmt: skip
-PLANAR = [cls() for cls in PARAMETRISATIONS.values()]
+PLANAR = [cls() for cls in PARAMETRIZATIONS.values()]
 
-every = pytest.mark.parametrize("parametrisation", EVERY, ids=str)
-planar = pytest.mark.parametrize("parametrisation", PLANAR, ids=str)
-spectral = pytest.mark.parametrize("parametrisation", [p for p in EVERY if isinstance(p, Spectral)], ids=str)
+every = pytest.mark.parametrize("parametrization", EVERY, ids=str)
+planar = pytest.mark.parametrize("parametrization", PLANAR, ids=str)
+spectral = pytest.mark.parametrize("parametrization", [p for p in EVERY if isinstance(p, Spectral)], ids=str)
 
 
 def field(values: Tensor, dim: int) -> Tensor:
@@ -33,8 +40,8 @@ def field(values: Tensor, dim: int) -> Tensor:
     return values.view(*values.shape[:1], 1, values.shape[1], *(1,) * dim)
 
 
-def ordinary(parametrisation: Parametrisation, pixels: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return field(torch.randn(pixels, parametrisation.channels, dtype=dtype), parametrisation.dim)
+def ordinary(parametrization: Parametrization, pixels: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return field(torch.randn(pixels, parametrization.channels, dtype=dtype), parametrization.dim)
 
 
 def matrices(metric: mc.Metric) -> Tensor:
@@ -47,18 +54,18 @@ def drifts(metric: mc.Randers) -> Tensor:
     return metric.omega.double().movedim(2, -1).flatten(0, -2)
 
 
-def frame_channels(parametrisation: Parametrisation) -> int:
-    return parametrisation.frame_channels if isinstance(parametrisation, Spectral) else 0
+def frame_channels(parametrization: Parametrization) -> int:
+    return parametrization.frame_channels if isinstance(parametrization, Spectral) else 0
 
 
-def changed(parametrisation: Parametrisation, **changes: object) -> Parametrisation:
-    return type(parametrisation)(**{**vars(parametrisation), **changes})
+def changed(parametrization: Parametrization, **changes: object) -> Parametrization:
+    return type(parametrization)(**{**vars(parametrization), **changes})
 
 
-def assert_sound(parametrisation: Parametrisation, raw: Tensor) -> None:
+def assert_sound(parametrization: Parametrization, raw: Tensor) -> None:
     """Assert all that is promised for any finite raw numbers."""
     raw = raw.requires_grad_()
-    metric = parametrisation(raw)
+    metric = parametrization(raw)
     assert all(t.isfinite().all() for t in metric.tensors().values())
 
     (gradient,) = torch.autograd.grad(sum(t.sum() for t in metric.tensors().values()), raw)
@@ -66,46 +73,46 @@ def assert_sound(parametrisation: Parametrisation, raw: Tensor) -> None:
 
     metric = metric.detach()
     eigenvalues, eigenvectors = torch.linalg.eigh(matrices(metric))
-    assert (eigenvalues[:, 0] >= parametrisation.smallest_eigenvalue * (1 - 1e-3)).all()
+    assert (eigenvalues[:, 0] >= parametrization.smallest_eigenvalue * (1 - 1e-3)).all()
 
     along = (eigenvectors.mT @ drifts(metric).unsqueeze(-1)).squeeze(-1)
     asymmetry = (along.square() / eigenvalues).sum(-1).sqrt()
-    assert (asymmetry <= parametrisation.max_asymmetry * (1 + 1e-3)).all()
+    assert (asymmetry <= parametrization.max_asymmetry * (1 + 1e-3)).all()
 
     # In float32: everywhere around, and along the axes of each ball, where it is longest.
     axes = torch.cat([eigenvectors, -eigenvectors], -1).mT.float()
     axes = axes.view(*metric.M.shape[:2], -1, metric.dim, *metric.spatial)
     assert (metric.norm(axes) > 0).all()
     assert (norm_of(metric, sphere(metric.dim, 256).float()) > 0).all()
-    assert (axes.norm(dim=3) / metric.norm(axes)).max() < parametrisation.max_reach
-    assert metric.unit_vectors(sphere(metric.dim, 256)).norm(dim=3).max() < parametrisation.max_reach
-    assert metric.to(torch.float64).bounding_radius.max() < parametrisation.max_reach
+    assert (axes.norm(dim=3) / metric.norm(axes)).max() < parametrization.max_reach
+    assert metric.unit_vectors(sphere(metric.dim, 256)).norm(dim=3).max() < parametrization.max_reach
+    assert metric.to(torch.float64).bounding_radius.max() < parametrization.max_reach
 
 
 @every
 @hypothesis.settings(max_examples=25)
 @hypothesis.given(data=st.data())
-def test_every_finite_input_gives_a_positive_bounded_differentiable_metric(parametrisation, data):
+def test_every_finite_input_gives_a_positive_bounded_differentiable_metric(parametrization, data):
     number = (
         st.sampled_from(EXTREMES)
         | st.floats(-5, 5, width=32)
         | st.floats(width=32, allow_nan=False, allow_infinity=False)
     )
-    count = 4 * parametrisation.channels
+    count = 4 * parametrization.channels
     numbers = data.draw(st.lists(number, min_size=count, max_size=count))
-    assert_sound(parametrisation, field(torch.tensor(numbers).view(4, -1), parametrisation.dim))
+    assert_sound(parametrization, field(torch.tensor(numbers).view(4, -1), parametrization.dim))
 
 
 @every
 @pytest.mark.parametrize("eps_omega", [0.02, 0.1, 0.9])
 @pytest.mark.parametrize("detach_factor", [False, True])
-def test_the_bounds_hold_over_many_magnitudes_at_once(parametrisation, eps_omega, detach_factor):
-    parametrisation = changed(parametrisation, eps_omega=eps_omega, detach_factor=detach_factor)
-    shape = (4000, parametrisation.channels)
+def test_the_bounds_hold_over_many_magnitudes_at_once(parametrization, eps_omega, detach_factor):
+    parametrization = changed(parametrization, eps_omega=eps_omega, detach_factor=detach_factor)
+    shape = (4000, parametrization.channels)
     magnitudes = torch.empty(shape).uniform_(math.log(1e-6), math.log(1e5)).exp()
     raw = magnitudes * torch.empty(shape).bernoulli_().mul(2).sub(1)
     extremes = torch.tensor(EXTREMES)[torch.randint(len(EXTREMES), shape)]
-    assert_sound(parametrisation, field(torch.where(torch.rand(shape) < 0.2, extremes, raw), parametrisation.dim))
+    assert_sound(parametrization, field(torch.where(torch.rand(shape) < 0.2, extremes, raw), parametrization.dim))
 
 
 def test_the_cholesky_ball_really_comes_close_to_its_bound_in_2d():
@@ -119,10 +126,10 @@ def test_the_cholesky_ball_really_comes_close_to_its_bound_in_2d():
 
 
 @every
-def test_balls_are_at_most_a_hundred_times_as_long_as_wide(parametrisation):
-    shape = (2000, parametrisation.channels)
+def test_balls_are_at_most_a_hundred_times_as_long_as_wide(parametrization):
+    shape = (2000, parametrization.channels)
     raw = torch.tensor([0.0, 1.0, LARGEST, -LARGEST])[torch.randint(4, shape)] * torch.rand(shape)
-    assert parametrisation(field(raw, parametrisation.dim)).to(torch.float64).anisotropy.max() < 101
+    assert parametrization(field(raw, parametrization.dim)).to(torch.float64).anisotropy.max() < 101
 
 
 def test_spectral7_eigenvalues_stay_within_the_scale():
@@ -134,59 +141,59 @@ def test_spectral7_eigenvalues_stay_within_the_scale():
 
 @every
 @pytest.mark.parametrize("eps_omega", [0.3, 1])
-def test_identity_gives_the_identity_and_no_drift(parametrisation, eps_omega):
-    parametrisation = changed(parametrisation, eps_omega=eps_omega)
-    metric = parametrisation(field(parametrisation.identity()[None], parametrisation.dim))
-    eye = torch.eye(parametrisation.dim, dtype=torch.float64)[None]
+def test_identity_gives_the_identity_and_no_drift(parametrization, eps_omega):
+    parametrization = changed(parametrization, eps_omega=eps_omega)
+    metric = parametrization(field(parametrization.identity()[None], parametrization.dim))
+    eye = torch.eye(parametrization.dim, dtype=torch.float64)[None]
     torch.testing.assert_close(matrices(metric), eye, rtol=0, atol=1e-14)
     if eps_omega < 1:
         assert not metric.omega.any()
 
 
 @every
-def test_every_number_has_a_slope_at_the_identity(parametrisation):
-    raw = field(parametrisation.identity()[None], parametrisation.dim).requires_grad_()
-    metric = parametrisation(raw)
+def test_every_number_has_a_slope_at_the_identity(parametrization):
+    raw = field(parametrization.identity()[None], parametrization.dim).requires_grad_()
+    metric = parametrization(raw)
     outputs = torch.cat([t.flatten() for t in metric.tensors().values()])
     slopes = torch.stack([torch.autograd.grad(y, raw, retain_graph=True)[0].flatten() for y in outputs]).abs().amax(0)
-    frame = frame_channels(parametrisation)
+    frame = frame_channels(parametrization)
     assert (slopes[frame:] > 1e-4).all()
     assert (slopes[:frame] < 1e-6).all()  # a round ball has no axes to turn
 
 
 @spectral
-def test_the_frame_turns_as_soon_as_the_identity_is_left(parametrisation):
-    raw = parametrisation.identity()
-    first = parametrisation.frame_channels
-    raw[first : first + parametrisation.dim] += 0.1 * torch.arange(parametrisation.dim)
-    raw = field(raw[None], parametrisation.dim).requires_grad_()
-    M = matrices(parametrisation(raw))[0]
-    for i, j in itertools.combinations(range(parametrisation.dim), 2):
+def test_the_frame_turns_as_soon_as_the_identity_is_left(parametrization):
+    raw = parametrization.identity()
+    first = parametrization.frame_channels
+    raw[first : first + parametrization.dim] += 0.1 * torch.arange(parametrization.dim)
+    raw = field(raw[None], parametrization.dim).requires_grad_()
+    M = matrices(parametrization(raw))[0]
+    for i, j in itertools.combinations(range(parametrization.dim), 2):
         (slope,) = torch.autograd.grad(M[i, j], raw, retain_graph=True)
         assert slope.flatten()[:first].abs().max() > 0.01
 
 
 @spectral
-def test_at_the_identity_eigenvalue_k_belongs_to_axis_k(parametrisation):
-    for k in range(parametrisation.dim):
-        raw = parametrisation.identity()
-        raw[parametrisation.frame_channels + k] += 1
-        M = matrices(parametrisation(field(raw[None], parametrisation.dim)))[0]
+def test_at_the_identity_eigenvalue_k_belongs_to_axis_k(parametrization):
+    for k in range(parametrization.dim):
+        raw = parametrization.identity()
+        raw[parametrization.frame_channels + k] += 1
+        M = matrices(parametrization(field(raw[None], parametrization.dim)))[0]
         torch.testing.assert_close(M, torch.diag(M.diagonal()), rtol=0, atol=1e-5)
         assert M.diagonal().argmax() == k
 
 
 @every
-def test_a_silent_head_can_learn_its_eigenvalues(parametrisation):
-    raw = field(parametrisation.neutral()[None], parametrisation.dim).requires_grad_()
-    metric = parametrisation(raw)
+def test_a_silent_head_can_learn_its_eigenvalues(parametrization):
+    raw = field(parametrization.neutral()[None], parametrization.dim).requires_grad_()
+    metric = parametrization(raw)
     (slope,) = torch.autograd.grad(torch.linalg.eigvalsh(matrices(metric)).sum(), raw)
-    diagonal = slope.flatten()[frame_channels(parametrisation) :]
-    assert diagonal[0] > 1e-3 and diagonal[: parametrisation.matrix_channels].abs().max() > 1e-3
+    diagonal = slope.flatten()[frame_channels(parametrization) :]
+    assert diagonal[0] > 1e-3 and diagonal[: parametrization.matrix_channels].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
-    ("parametrisation", "named"),
+    ("parametrization", "named"),
     [
         (Cholesky(eps_L=1.0), "eps_L"),
         (Spectral6(eps_L=2.0), "eps_L"),
@@ -194,9 +201,9 @@ def test_a_silent_head_can_learn_its_eigenvalues(parametrisation):
         (Spectral7(s_max=0.9), "s_max"),
     ],
 )
-def test_identity_says_when_it_is_out_of_reach(parametrisation, named):
+def test_identity_says_when_it_is_out_of_reach(parametrization, named):
     with pytest.raises(ValueError, match=f"`{named}` .*M = I"):
-        parametrisation.identity()
+        parametrization.identity()
 
 
 # The paper's formulas, in its own words, its (x, y) order and float64; then our floors.
@@ -304,11 +311,11 @@ def test_no_frame_is_longer_than_orthonormal_whatever_its_numbers(frame):
     assert torch.linalg.matrix_norm(axes.double(), 2).max() < 1 + 1e-5
 
 
-@pytest.mark.parametrize("parametrisation", [Spectral6(), Spectral7(), Spectral6(3), Spectral7(3)], ids=str)
-def test_a_frame_without_direction_gives_a_round_ball(parametrisation):
-    raw = ordinary(parametrisation, 5)
-    raw[:, :, : parametrisation.frame_channels] = 0
-    torch.testing.assert_close(parametrisation(raw).anisotropy, torch.ones(5, 1, *(1,) * parametrisation.dim).double())
+@pytest.mark.parametrize("parametrization", [Spectral6(), Spectral7(), Spectral6(3), Spectral7(3)], ids=str)
+def test_a_frame_without_direction_gives_a_round_ball(parametrization):
+    raw = ordinary(parametrization, 5)
+    raw[:, :, : parametrization.frame_channels] = 0
+    torch.testing.assert_close(parametrization(raw).anisotropy, torch.ones(5, 1, *(1,) * parametrization.dim).double())
 
 
 def test_rotating_the_vector_rotates_the_metric():
@@ -321,30 +328,30 @@ def test_rotating_the_vector_rotates_the_metric():
 
 
 @every
-def test_eps_omega_1_is_riemannian_and_takes_no_drift(parametrisation):
-    round_ = changed(parametrisation, eps_omega=1)
-    assert round_.channels == parametrisation.channels - parametrisation.dim
-    raw = ordinary(parametrisation, 3)
+def test_eps_omega_1_is_riemannian_and_takes_no_drift(parametrization):
+    round_ = changed(parametrization, eps_omega=1)
+    assert round_.channels == parametrization.channels - parametrization.dim
+    raw = ordinary(parametrization, 3)
     metric = round_(raw[:, :, : round_.channels])
     assert isinstance(metric, mc.Riemannian)
-    torch.testing.assert_close(metric.M, parametrisation(raw).M)
+    torch.testing.assert_close(metric.M, parametrization(raw).M)
 
 
 @every
-def test_the_drift_keeps_its_direction_and_grows_to_the_bound(parametrisation):
-    raw = ordinary(parametrisation, 4)
-    raw[:, :, -parametrisation.dim :] *= torch.tensor([1e-3, 1, 10, 1e3]).view(4, *(1,) * (raw.dim() - 1))
-    metric = parametrisation(raw)
-    assert (metric.omega * raw[:, :, -parametrisation.dim :] >= 0).all()
-    assert (metric.asymmetry < parametrisation.max_asymmetry * (1 + 1e-9)).all()
-    assert metric.asymmetry.flatten()[-1] > 0.99 * parametrisation.max_asymmetry
+def test_the_drift_keeps_its_direction_and_grows_to_the_bound(parametrization):
+    raw = ordinary(parametrization, 4)
+    raw[:, :, -parametrization.dim :] *= torch.tensor([1e-3, 1, 10, 1e3]).view(4, *(1,) * (raw.dim() - 1))
+    metric = parametrization(raw)
+    assert (metric.omega * raw[:, :, -parametrization.dim :] >= 0).all()
+    assert (metric.asymmetry < parametrization.max_asymmetry * (1 + 1e-9)).all()
+    assert metric.asymmetry.flatten()[-1] > 0.99 * parametrization.max_asymmetry
 
 
 @planar
-def test_a_detached_factor_passes_the_drift_s_gradient_alone(parametrisation):
-    raw = ordinary(parametrisation, 3).requires_grad_()
-    detached = changed(parametrisation, detach_factor=True)(raw)
-    whole = changed(parametrisation, detach_factor=False)(raw)
+def test_a_detached_factor_passes_the_drift_s_gradient_alone(parametrization):
+    raw = ordinary(parametrization, 3).requires_grad_()
+    detached = changed(parametrization, detach_factor=True)(raw)
+    whole = changed(parametrization, detach_factor=False)(raw)
     assert torch.equal(detached.omega, whole.omega)
     (gradient,) = torch.autograd.grad(detached.omega.sum(), raw, retain_graph=True)
     assert not gradient[:, :, :-2].any()
@@ -363,56 +370,56 @@ def test_inverse_quadratic_is_the_norm_of_the_inverse(dim):
 
 
 @every
-def test_gradcheck(parametrisation):
-    parametrisation = changed(parametrisation, detach_factor=False)
-    raw = ordinary(parametrisation, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda r: tuple(parametrisation(r).tensors().values()), raw)
+def test_gradcheck(parametrization):
+    parametrization = changed(parametrization, detach_factor=False)
+    raw = ordinary(parametrization, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda r: tuple(parametrization(r).tensors().values()), raw)
 
 
 @planar
-def test_gradgradcheck(parametrisation):
-    parametrisation = changed(parametrisation, detach_factor=False)
-    raw = ordinary(parametrisation, 1).requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda r: tuple(parametrisation(r).tensors().values()), raw)
+def test_gradgradcheck(parametrization):
+    parametrization = changed(parametrization, detach_factor=False)
+    raw = ordinary(parametrization, 1).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda r: tuple(parametrization(r).tensors().values()), raw)
 
 
 @planar
-def test_half_precision_is_widened_and_float64_kept(parametrisation):
-    raw = ordinary(parametrisation, 3)
-    assert parametrisation(raw).dtype == torch.float64
+def test_half_precision_is_widened_and_float64_kept(parametrization):
+    raw = ordinary(parametrization, 3)
+    assert parametrization(raw).dtype == torch.float64
     for dtype in (torch.float16, torch.bfloat16):
-        assert parametrisation(raw.to(dtype)).dtype == torch.float32
-        torch.testing.assert_close(parametrisation(raw.to(dtype)).M, parametrisation(raw.to(dtype).float()).M)
+        assert parametrization(raw.to(dtype)).dtype == torch.float32
+        torch.testing.assert_close(parametrization(raw.to(dtype)).M, parametrization(raw.to(dtype).float()).M)
 
 
 @every
-def test_autocast_does_not_touch_the_metric(parametrisation):
-    raw = ordinary(parametrisation, 3, torch.float32)
+def test_autocast_does_not_touch_the_metric(parametrization):
+    raw = ordinary(parametrization, 3, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        metric = parametrisation(raw)
-    assert all(torch.equal(t, parametrisation(raw).tensors()[name]) for name, t in metric.tensors().items())
+        metric = parametrization(raw)
+    assert all(torch.equal(t, parametrization(raw).tensors()[name]) for name, t in metric.tensors().items())
 
 
 @every
-def test_pixels_and_groups_do_not_mix(parametrisation):
-    spatial = (2, 3, 2)[: parametrisation.dim]
-    raw = torch.randn(2, 3, parametrisation.channels, *spatial)
-    metric = parametrisation(raw)
+def test_pixels_and_groups_do_not_mix(parametrization):
+    spatial = (2, 3, 2)[: parametrization.dim]
+    raw = torch.randn(2, 3, parametrization.channels, *spatial)
+    metric = parametrization(raw)
     assert (metric.batch, metric.groups, tuple(metric.spatial)) == (2, 3, spatial)
     last = tuple(n - 1 for n in spatial)
-    alone = parametrisation(raw[(slice(1, 2), slice(2, 3), slice(None), *(slice(i, i + 1) for i in last))])
+    alone = parametrization(raw[(slice(1, 2), slice(2, 3), slice(None), *(slice(i, i + 1) for i in last))])
     torch.testing.assert_close(metric[(1, 2, *last)].M, alone.M)
     torch.testing.assert_close(metric[(1, 2, *last)].omega, alone.omega)
-    assert parametrisation(raw[:0]).batch == 0
+    assert parametrization(raw[:0]).batch == 0
 
 
 @every
-def test_traces_as_one_graph(parametrisation):
-    raw = ordinary(parametrisation, 2, torch.float32)
+def test_traces_as_one_graph(parametrization):
+    raw = ordinary(parametrization, 2, torch.float32)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda r: parametrisation(r).tensors(), fullgraph=True, backend="eager")
+    compiled = torch.compile(lambda r: parametrization(r).tensors(), fullgraph=True, backend="eager")
     for name, tensor in compiled(raw).items():
-        torch.testing.assert_close(tensor, parametrisation(raw).tensors()[name])
+        torch.testing.assert_close(tensor, parametrization(raw).tensors()[name])
 
 
 def test_exports_with_a_free_batch():
@@ -436,13 +443,13 @@ def test_compiles_with_inductor():
 
 def test_channel_counts_by_hand():
     assert [p.channels for p in PLANAR] == [5, 6, 7]
-    assert [cls(dim=1).channels for cls in PARAMETRISATIONS.values()] == [2, 2, 3]
+    assert [cls(dim=1).channels for cls in PARAMETRIZATIONS.values()] == [2, 2, 3]
     assert [Spectral7(dim=3, frame=f).channels for f in ("skew", "givens", "qr")] == [10, 10, 16]
     assert Cholesky(dim=3).channels == 9
     assert Spectral7(eps_omega=1).channels == 5
 
 
-def test_parametrisations_are_values():
+def test_parametrizations_are_values():
     assert Spectral7() == Spectral7(dim=2) != Spectral7(eps_omega=0.4)
     assert len({Cholesky(), Cholesky(), Spectral6()}) == 2
     assert Spectral7().max_asymmetry == 0.5

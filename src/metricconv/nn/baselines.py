@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..metrics.parametrise import affine, constants
+from ..metrics.parametrizations import affine, constants
 from ..supports import Deformable, Dilated, Shifted
 from .base import AdaptiveConv
 
@@ -21,7 +21,7 @@ class DeformableConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(constants([0.0] * (2 * math.prod(self.kernel_size))))
+        self.add_predictor(constants([0.0] * (2 * math.prod(self.kernel_size))))
 
     def make_support(self, predicted: Tensor) -> Deformable:
         """Read the numbers as displacements (y, x) of each sample."""
@@ -36,7 +36,7 @@ class ShiftedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(constants([0.0, 0.0]))
+        self.add_predictor(constants([0.0, 0.0]))
 
     def make_support(self, predicted: Tensor) -> Shifted:
         """Read the numbers as the displacement (y, x) of the grid."""
@@ -50,7 +50,7 @@ class DilatedConv2d(AdaptiveConv):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_head(constants([math.log(math.e - 1)]))
+        self.add_predictor(constants([math.log(math.e - 1)]))
 
     def make_support(self, predicted: Tensor) -> Dilated:
         """Read the number as a positive scale."""

@@ -10,7 +10,7 @@ from .. import _interpolation
 from ..ops.functional import narrow_conv
 
 
-class Head(nn.Module):
+class Predictor(nn.Module):
     """Predicts the raw numbers of every output pixel from the input.
 
     It starts at zero, so that a layer begins as its identity says. On purpose it is not an ``nn.Conv2d``: loops that

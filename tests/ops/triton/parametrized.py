@@ -1,26 +1,26 @@
-"""Compares the fused parametrisation with its formulas: shared by the interpreter's tests and the GPU's."""
+"""Compares the fused parametrization with its formulas: shared by the interpreter's tests and the GPU's."""
 
 import torch
 
-from metricconv.metrics import Cholesky, Parametrisation, Spectral6, Spectral7
+from metricconv.metrics import Cholesky, Parametrization, Spectral6, Spectral7
 
-PARAMETRISATIONS: list[Parametrisation] = [
+PARAMETRIZATIONS: list[Parametrization] = [
     kind(eps_omega=eps_omega, detach_factor=detached)
     for kind in (Cholesky, Spectral6, Spectral7)
     for eps_omega, detached in ((0.3, False), (0.3, True), (1.0, False))
 ]
 
 
-def check_parametrisation(parametrisation: Parametrisation, device: str = "cpu") -> None:
+def check_parametrization(parametrization: Parametrization, device: str = "cpu") -> None:
     """Assert equal metrics and gradients at ordinary numbers, finite ones at extremes, from a strided input."""
-    from metricconv.ops.triton.parametrise import parametrise
+    from metricconv.ops.triton.parametrizations import parametrize
 
-    raw = torch.randn(2, 3, 5, 7, parametrisation.channels, device=device).movedim(-1, 2)  # channels last
+    raw = torch.randn(2, 3, 5, 7, parametrization.channels, device=device).movedim(-1, 2)  # channels last
     raw[0, 0, :, 0, :4] = torch.tensor([0.0, 1e30, -3e38, 1e-40], device=device)
     plain, fused = raw.clone().requires_grad_(), raw.detach().requires_grad_()
-    start = parametrisation.identity().to(device).repeat_interleave(2)[::2]
+    start = parametrization.identity().to(device).repeat_interleave(2)[::2]
     moved = (start, torch.tensor(0.7, device=device), 2.5)
-    metric, found = parametrisation.formula(plain, *moved), parametrise(parametrisation, fused, *moved)
+    metric, found = parametrization.formula(plain, *moved), parametrize(parametrization, fused, *moved)
     assert found is not None and type(found) is type(metric)
     for name, tensor in metric.tensors().items():
         torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-4, atol=1e-5)
@@ -29,7 +29,7 @@ def check_parametrisation(parametrisation: Parametrisation, device: str = "cpu")
     (gradient,) = torch.autograd.grad(list(found.tensors().values()), fused, gradients)
     assert torch.isfinite(gradient).all() and gradient.stride() == fused.stride()
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
-    bare, found = parametrisation.formula(raw), parametrise(parametrisation, raw, None, None, 1)
+    bare, found = parametrization.formula(raw), parametrize(parametrization, raw, None, None, 1)
     assert found is not None
     for name, tensor in bare.tensors().items():
         torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-4, atol=1e-5)
