@@ -11,6 +11,7 @@ from layers import stir
 from metricconv.ops import functional
 from ops.cases import KINDS, MODES, Case, check, check_inference, outcome, random_case
 from ops.triton.narrowed import NARROW, check_narrow
+from ops.triton.on_lattice import check_lattice
 from ops.triton.parametrized import PARAMETRIZATIONS, check_parametrization
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poison")]
@@ -56,6 +57,35 @@ def test_kinds_and_padding_modes(kind: str, mode: str, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("regime", REGIMES)
 def test_regimes(regime: str, dtype: torch.dtype) -> None:
     check(dataclasses.replace(REGIMES[regime], dtype=dtype), TOLERANCES[dtype], "cuda")
+
+
+LATTICE_REGIMES = [
+    "dense",
+    "dense, whole images",
+    "dense in groups",
+    "many output channels",
+    "wide, in two parts",
+    "wide, whole images",
+    "wide, small images",
+    "wide, far apart",
+    "depthwise",
+    "few channels",
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "offsets"), [("randers", "start"), ("riemannian", "whole"), ("deformable", "mixed")])
+@pytest.mark.parametrize("regime", LATTICE_REGIMES)
+def test_gradients_at_lattice_points(regime: str, kind: str, offsets: str, dtype: torch.dtype) -> None:
+    case = dataclasses.replace(REGIMES[regime], kind=kind, dtype=dtype)
+    check_lattice(case, offsets, 2 * TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable", "shifted", "dilated"])
+def test_gradients_where_a_converted_layer_starts(kind: str, mode: str) -> None:
+    case = Case(kind=kind, mode=mode, channels=(20, 24), size=(13, 11), modulated=mode in ("zeros", "reflect"))
+    check_lattice(case, "start", TOLERANCES[torch.float32], "cuda")
 
 
 @pytest.mark.parametrize("seed", range(48))

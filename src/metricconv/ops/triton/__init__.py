@@ -123,7 +123,7 @@ def _convolve(
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
         modulation = None if modulation is None else modulation.unsqueeze(-2)
         fields = {name: functional.pad(t, (0, 0, _ABSENT[name], 0)).unsqueeze(-2) for name, t in fields.items()}
-        one = {"kernel_size": 1, "spacing": 1.0, "dilation": 1, "stride": 1, "padding": 0}
+        one = {"kernel_size": 1, "spacing": 0.0, "dilation": 1, "stride": 1, "padding": 0}
         numbers = {name: (one[name], *value) for name, value in numbers.items()}
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = library.support_conv(

@@ -22,7 +22,15 @@ from .geometry import (
     tile_pixels,
     wide,
 )
-from .gradients import deposit, deposit_parameters, load_upstream, pull, scatter, scatter_corners, tap_gradient
+from .gradients import (
+    deposit,
+    deposit_parameters,
+    load_upstream,
+    position_gradient,
+    scatter,
+    scatter_corners,
+    tap_gradient,
+)
 from .window import image_pixels, window_pull, window_rows, window_weights
 
 
@@ -209,10 +217,16 @@ def backward_data_kernel(
                     q = tl.zeros([BM, WB * WH * WW], tl.float32)
                     q = product(g.to(x.dtype.element_ty), tl.trans(held), q, PRECISION)
                     within = image - first_image
-                    to_y, to_x, to_m = window_pull(q, at_y, at_x, within, a, b, KIND, MODULATED, WB, WH, WW)
+                    to_y, to_x, to_m = window_pull(
+                        q, at_y, at_x, within, a, b, r, (dy, dx), lattice, KIND, MODULATED, WB, WH, WW
+                    )
                 else:
                     weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
-                    to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
+                    along_y, along_x = (centre_y, lattice.half_y + dy), (centre_x, lattice.half_x + dx)
+                    to_y, to_x, to_m = position_gradient(
+                        g, corners, weights, slopes, x, start, along_y, along_x, (a, b, r), (dy, dx), c, in_span, shape,
+                        channels, lattice, KIND, MODULATED, MODE, HUGE, EVEN,
+                    )  # fmt: skip
                 to_y, to_x = m * to_y, m * to_x
                 if KIND == "deformable":
                     where = to_field + wide(tap, HUGE) * grad_field_strides.n

@@ -20,7 +20,7 @@ from .geometry import (
     tile_pixels,
     wide,
 )
-from .gradients import deposit, deposit_parameters, pull
+from .gradients import deposit, deposit_parameters, position_gradient
 
 
 @triton.jit
@@ -128,7 +128,11 @@ def backward_weight_kernel(
         if MOVES != "no":
             g = product(gy, w, tl.zeros([BM, BK], tl.float32), PRECISION)
             weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
-            to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
+            along_y, along_x = (centre_y, lattice.half_y + dy), (centre_x, lattice.half_x + dx)
+            to_y, to_x, to_m = position_gradient(
+                g, corners, weights, slopes, x, start, along_y, along_x, (a, b, r), (dy, dx), c, in_span, shape,
+                channels, lattice, KIND, MODULATED, MODE, HUGE, EVEN,
+            )  # fmt: skip
             to_y, to_x = m * to_y, m * to_x
             to_field, to_drift = grad_field, grad_drift
             if KIND != "grid":

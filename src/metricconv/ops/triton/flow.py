@@ -42,7 +42,7 @@ def between(position, extent, last, MODE: tl.constexpr):
         near = tl.minimum(tl.maximum(position, 0.0), last)
         low = tl.floor(near)
         index, up = low.to(tl.int32), near - low
-        moves = tl.where(near == position, 1.0, 0.0)
+        moves = tl.where((position >= 0) & (position < extent - 1), 1.0, 0.0)
         return index, index + 1, 1 - up, up, -moves, moves
 
 
@@ -131,7 +131,7 @@ def read_rounded(field, octets, nodes, weights, size, MODE: tl.constexpr):
 def read_slopes(field, nodes, along_y, along_x, size, MODE: tl.constexpr):
     """Return the derivatives of the three planes' quads along y, then along x: [BM, 4] each.
 
-    Asked for next to ``read``, which looks at the same nodes, so that these are loaded once.
+    Called next to ``read``, which loads the same nodes, so that they are loaded once.
     """
     plane, width = size[0] * size[1], size[1]
     second, third = field + 4 * plane, field + 8 * plane
@@ -146,17 +146,15 @@ def read_slopes(field, nodes, along_y, along_x, size, MODE: tl.constexpr):
 
 
 @triton.jit
-def read_adjoint(grad_field, nodes, weights, slopes, g, size, live, MODE: tl.constexpr):
-    """Spread the gradients of a local tuple over the field; return what they say about the place."""
+def read_adjoint(grad_field, nodes, weights, g, size, live, MODE: tl.constexpr):
+    """Add the gradients g of a local tuple to those of the field; return them as quads."""
     quads = (together(g[0], g[1], g[2], g[5]), together(g[6], g[7], g[8], g[3]), together(g[9], g[10], g[11], g[4]))
     for number in tl.static_range(3):
         to = tuples(grad_field + 4 * number * size[0] * size[1], nodes, size[1], MODE, 4)
         for corner in tl.static_range(4):
             share = weights[corner][:, None] * quads[number]
             tl.atomic_add(to[corner], share, mask=live[:, None], sem="relaxed")
-    to_y = quads[0] * slopes[0] + quads[1] * slopes[1] + quads[2] * slopes[2]
-    to_x = quads[0] * slopes[3] + quads[1] * slopes[4] + quads[2] * slopes[5]
-    return tl.sum(to_y, 1), tl.sum(to_x, 1)
+    return quads
 
 
 @triton.jit

@@ -275,6 +275,7 @@ def _plan_backward(
     numbers = {"steps": steps, "rays": rays, **_rays((height, width), samples, spacing, circular), **block}
     programs = fields * rays * triton.cdiv(height * width, block["BM"])
     most = max(2 * _CHUNK // (steps * 8 * 4 * block["BM"]) // _EVEN, 1) * _EVEN
+    numbers |= {"maxnreg": 128}  # so that four programs share a multiprocessor
     launches = [
         launch_of(trace_backward_kernel, (min(most, programs - first),), first_program=first, **numbers)
         for first in range(0, programs, most)

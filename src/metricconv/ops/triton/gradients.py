@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from .forward import contract
-from .geometry import add_product, one_each, wide
+from .geometry import add_product, axis_corners, corner_rows, load_corners, one_each, wide
+from .slopes import any_whole, may_move, other_side_from, tap_limits
 
 
 @triton.jit
@@ -121,6 +122,48 @@ def pull(g, corners, weights, slopes, a, b, KIND: tl.constexpr, MODULATED: tl.co
         above, below = wx0 * q00 + wx1 * q01, wx0 * q10 + wx1 * q11
         to_x = vx0 * (wy0 * q00 + wy1 * q10) + vx1 * (wy0 * q01 + wy1 * q11)
         return vy0 * above + vy1 * below, to_x, wy0 * above + wy1 * below
+
+
+@triton.jit
+def position_gradient(
+    g,  # [BM, BK]
+    corners,
+    weights,
+    slopes,
+    x,
+    start,
+    along_y,  # (base, position), as for ``axis_corners``
+    along_x,
+    cell,  # (a, b, r) of the tap
+    offsets,  # (dy, dx)
+    channel,
+    in_range,
+    shape,
+    channels,
+    lattice,
+    KIND: tl.constexpr,
+    MODULATED: tl.constexpr,
+    MODE: tl.constexpr,
+    HUGE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Return what ``pull`` does; at lattice points, the mean of both sides: see slopes.py."""
+    a, b, r = cell
+    to_y, to_x, to_m = pull(g, corners, weights, slopes, a, b, KIND, MODULATED)
+    if KIND != "grid":
+        limits = tap_limits(a, b, r, lattice, KIND)
+        moves = may_move(offsets[0], offsets[1], lattice, KIND)
+        if any_whole(along_y[1], along_x[1], limits, moves):
+            base_y, at_y = other_side_from(along_y[0], along_y[1], limits[0])
+            base_x, at_x = other_side_from(along_x[0], along_x[1], limits[1])
+            y0, y1, wy0, wy1, vy0, vy1 = axis_corners(base_y, at_y, shape.height, MODE)
+            x0, x1, wx0, wx1, vx0, vx1 = axis_corners(base_x, at_x, shape.width, MODE)
+            rows = corner_rows(y0, y1, x0, x1, shape, channels.ins, HUGE)
+            others = load_corners(x, start, rows, channel, in_range, EVEN)
+            weights, slopes = (wy0, wy1, wx0, wx1), (vy0, vy1, vx0, vx1)
+            other_y, other_x, _ = pull(g, others, weights, slopes, a, b, KIND, MODULATED)
+            to_y, to_x = 0.5 * (to_y + other_y), 0.5 * (to_x + other_x)
+    return to_y, to_x, to_m
 
 
 @triton.jit

@@ -227,7 +227,8 @@ def launch_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Tenso
 def _plan_backward_weight(call: Call, grad: Tensor, moves: bool) -> tuple[Launch, int, int]:
     shape, channels = call.shape(), call.channels()
     how = tiles.contraction(channels)
-    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), moves, tiles.roomy(call.x.device))
+    rays = call.kind == "ball" and call.modulation is None
+    cut = tiles.backward_weight(how, shape, channels, call.x.element_size(), moves, rays, tiles.roomy(call.x.device))
     blocks = math.ceil(channels.span / cut["BK"])
     steps = 1 if how == "each" else math.ceil(channels.outs_per_group / cut["BN"])
     count = tiles.count(shape, cut["BM"], cut["TW"])

@@ -174,8 +174,10 @@ def _image(shape: Shape, BM: int) -> dict[str, Any]:
     return {"TW": 0, **window, "GATHER": "corners"}
 
 
-def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves: bool, roomy: bool) -> dict[str, Any]:
-    """Return the tiles of the kernel for the weights, and for the geometry if it ``moves``."""
+def backward_weight(
+    how: str, shape: Shape, channels: Channels, size: int, moves: bool, rays: bool, roomy: bool
+) -> dict[str, Any]:
+    """Return the tiles of the kernel for the weights, and for the geometry if it ``moves``, samples along ``rays``."""
     if how == "sum":
         return _few(shape, channels, 256, 4)
     sizes: dict[str, Any] = {"BM": 64, "TW": _patch(shape, 8), "num_warps": 4, "num_stages": 1}
@@ -185,12 +187,14 @@ def backward_weight(how: str, shape: Shape, channels: Channels, size: int, moves
     if size == 4:
         largest = 64 if moves and not roomy else 128
         BN, BK = _block(channels.outs_per_group, 16, largest), _block(channels.span, 16, largest)
+        # Without a limit ptxas may settle for 32 registers where no number of them is enough.
+        sizes |= {"maxnreg": 255} if moves and BN * BK >= 4096 else {}
         return {**sizes, "BN": BN, "BK": BK, "num_warps": 8 if BN * BK > 4096 else 4}
     BN = _block(channels.outs_per_group, 16, 128 if moves else 256)
     BK = _block(channels.span, 16, 128 if BN == 256 else 64)
     if not moves:
         sizes |= {"BM": 128 if BN <= 64 else 64, "num_warps": 8}
-    elif BN <= 64:
+    elif BN <= 64 or not rays:  # without rays, samples on the lattice alone would use more
         sizes |= {"maxnreg": 168}
     return {**sizes, "BN": BN, "BK": BK}
 

@@ -25,6 +25,7 @@ from .flow import (
     tuple_at,
 )
 from .geometry import divide
+from .slopes import any_whole, other_side, whole_limit
 
 
 @triton.jit
@@ -104,6 +105,14 @@ def start_adjoint(local, u0, u1, h, gw0, gw1, gq0, gq1):
 def midpoint(y, x, x0, x1, w0, w1, b0, b1, density):
     """Return the node coordinates of a step's predicted midpoint."""
     return y + (x0 + 0.5 * w0 + 0.25 * b0) * density[0], x + (x1 + 0.5 * w1 + 0.25 * b1) * density[1]
+
+
+@triton.jit
+def position_gradient(quads, slopes):
+    """Return the gradients of a position along y and x, given those of the quads there and the quads' slopes."""
+    to_y = quads[0] * slopes[0] + quads[1] * slopes[1] + quads[2] * slopes[2]
+    to_x = quads[0] * slopes[3] + quads[1] * slopes[4] + quads[2] * slopes[5]
+    return tl.sum(to_y, 1), tl.sum(to_x, 1)
 
 
 @triton.jit
@@ -279,7 +288,16 @@ def trace_backward_kernel(
             late[5] + early[5], late[6] + early[6], late[7] + early[7], late[8] + early[8], late[9] + early[9],
             late[10] + early[10], late[11] + early[11],
         )  # fmt: skip
-        gy, gx = read_adjoint(grad_field, corners, weights, slopes, to_local, nodes, live, MODE)
+        quads = read_adjoint(grad_field, corners, weights, to_local, nodes, live, MODE)
+        gy, gx = position_gradient(quads, slopes)
+        # The midpoint of the first step moves along u only, that of others anywhere.
+        limits = whole_limit(tl.abs(u0) + t), whole_limit(tl.abs(u1) + t)
+        if any_whole(at_y, at_x, limits, live):  # on the lattice, the mean of both sides: see slopes.py
+            at_y, at_x = other_side(at_y, limits[0]), other_side(at_x, limits[1])
+            others = corners_of(at_y, at_x, nodes, last, MODE)
+            slopes = read_slopes(field, others[0], others[2], others[3], nodes, MODE)
+            other_y, other_x = position_gradient(quads, slopes)
+            gy, gx = 0.5 * (gy + other_y), 0.5 * (gx + other_x)
         gy, gx = gy * density[0], gx * density[1]
         gx0, gx1, gw0, gw1 = gx0 + gy, gx1 + gx, gw0 + 0.5 * gy, gw1 + 0.5 * gx
         gb0, gb1 = 0.25 * gy, 0.25 * gx

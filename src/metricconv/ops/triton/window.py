@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .geometry import add_product, fold, narrow, one_each, wide
+from .slopes import any_whole, may_move, other_side, tap_limits
 
 
 @triton.jit
@@ -70,18 +71,35 @@ def window_pull(
     image,
     a,
     b,
+    r,
+    offsets,
+    lattice,
     KIND: tl.constexpr,
     MODULATED: tl.constexpr,
     WB: tl.constexpr,
     WH: tl.constexpr,
     WW: tl.constexpr,
 ):
-    """Return what samples' gradients say of their places as ``gradients.pull`` does, from Q [BM, BW]."""
-    node = tl.arange(0, WB * WH * WW)
+    """Return the gradients of positions and modulation as ``gradients.position_gradient`` does, from Q [BM, BW]."""
+    if WB > 1:
+        node = tl.arange(0, WB * WH * WW)
+        q = tl.where(image[:, None] == (node // (WH * WW))[None, :], q, 0.0)
+    to_y, to_x, to_m = pull_in_cell(q, y, x, a, b, KIND, MODULATED, WH, WW)
+    if KIND != "grid":
+        limits = tap_limits(a, b, r, lattice, KIND)
+        if any_whole(y, x, limits, may_move(offsets[0], offsets[1], lattice, KIND)):
+            y, x = other_side(y, limits[0]), other_side(x, limits[1])
+            other_y, other_x, _ = pull_in_cell(q, y, x, a, b, KIND, MODULATED, WH, WW)
+            to_y, to_x = 0.5 * (to_y + other_y), 0.5 * (to_x + other_x)
+    return to_y, to_x, to_m
+
+
+@triton.jit
+def pull_in_cell(q, y, x, a, b, KIND: tl.constexpr, MODULATED: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr):
+    """Return the same with the slopes of the cells that contain the positions."""
+    node = tl.arange(0, q.shape[1])
     hat_y, slope_y = hats_and_slopes(y, node // WW % WH)
     hat_x, slope_x = hats_and_slopes(x, node % WW)
-    if WB > 1:
-        q = tl.where(image[:, None] == (node // (WH * WW))[None, :], q, 0.0)
     if KIND == "ball" and not MODULATED:
         along = one_each(tl.sum(q * ((a * slope_y) * hat_x + hat_y * (b * slope_x)), 1))
         return along * a, along * b, along

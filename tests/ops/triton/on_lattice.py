@@ -1,0 +1,55 @@
+"""Compares gradients at lattice points with the reference's: shared by the interpreter's tests and the GPU's.
+
+Interpolated data has a kink there. Every backend takes the central difference, whatever its rounding.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ops.cases import Case, outcome
+
+ULP = 2.0**-24  # of numbers just below 1
+
+
+def check_lattice(case: Case, offsets: str, tolerance: float = 1e-5, device: str = "cpu") -> None:
+    """Compare the kernels with the reference for samples on the lattice: see ``lattice_field``."""
+    tensors, run = case.make(device)
+    tensors |= lattice_field(case, tensors, offsets)
+    if case.modulated:  # positive, zero and negative
+        tensors["modulation"] = torch.randn_like(tensors["modulation"]) * torch.randint_like(tensors["modulation"], 2)
+    compare(tensors, run, tolerance)
+
+
+def compare(tensors: dict[str, Tensor], run: Callable[..., Tensor], tolerance: float = 1e-5) -> None:
+    """Compare the output and every gradient with the reference's, relative to the largest entry."""
+    found, expected = (outcome(run, tensors, backend=backend) for backend in ("triton", "reference"))
+    for name, wanted in expected.items():
+        error, largest = (found[name].float() - wanted.float()).abs().max(), wanted.float().abs().max()
+        assert error <= tolerance * largest.clamp_min(0.1), f"{name}: {error} of {largest}"
+
+
+def lattice_field(case: Case, tensors: dict[str, Tensor], offsets: str) -> dict[str, Tensor]:
+    """Return parameters of a support whose samples lie on the lattice.
+
+    Args:
+        case, tensors: of the problem.
+        offsets: "start" leaves samples where an ordinary convolution has them, "whole" moves them by whole pixels, past
+            every border too, "near" does so up to one unit in the last place, "mixed" moves some by fractions.
+    """
+    (name,) = {"M", "displacement", "shift", "scale"} & set(tensors)
+    field = tensors[name]
+    if name == "M":
+        reach = torch.full_like(field[:, :, :1], max(case.kernel) // 2 * case.dilation)
+        if offsets != "start":  # 3, with cells 2 pixels from the centre: 3 pixels for them, 1.5 for the others
+            reach = torch.randint_like(reach, 3, 4 if offsets == "mixed" else 6)
+        identity = torch.eye(len(case.kernel))[tuple(torch.triu_indices(*2 * [len(case.kernel)]))].to(field)
+        field = identity.view(-1, *(1,) * len(case.kernel)) / reach.square()
+        field = field * (1 + 2 * ULP * torch.randint_like(reach, -1, 2)) if offsets == "near" else field
+        return {"M": field} | ({"omega": torch.zeros_like(tensors["omega"])} if "omega" in tensors else {})
+    low, high = {"start": (0, 1)}.get(offsets, (-7, 8))
+    whole = torch.randint_like(field, low, high) + (name == "scale")
+    if offsets == "near":
+        whole += ULP * torch.randint_like(field, -1, 2)
+    return {name: torch.where(torch.rand_like(field) < 0.5, whole, field) if offsets == "mixed" else whole}
