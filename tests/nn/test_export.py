@@ -1,4 +1,4 @@
-"""Networks of metric convolutions leave PyTorch: torch.export and ONNX, with sizes that vary."""
+"""Export of networks of metric convolutions to torch.export and ONNX, with dynamic shapes."""
 
 import pytest
 import torch
@@ -22,28 +22,28 @@ def network() -> nn.Module:
     ).eval()
 
 
-def test_a_traced_graph_calls_a_layer_as_a_whole(network):
+def test_traced_graph_has_one_node_per_layer(network):
     graph = torch.fx.symbolic_trace(nn.Sequential(network, nn.ReLU()))
     assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["0.0", "0.1", "0.2", "0.3", "1"]
     x = torch.randn(2, 3, 9, 8)
     torch.testing.assert_close(graph(x), network(x).relu())
 
 
-def test_a_layer_alone_says_how_it_can_be_traced():
+def test_tracing_a_single_layer_raises_with_the_workaround():
     layer = MetricConv2d(4, 6, 3)
-    with pytest.raises(ValueError, match=r"a MetricConv2d alone cannot be traced.* wrap it in nn\.Sequential"):
+    with pytest.raises(ValueError, match=r"a MetricConv2d is one node of a traced graph.* wrap it in nn\.Sequential"):
         torch.fx.symbolic_trace(layer)
     x = torch.randn(1, 4, 5, 5)
     torch.testing.assert_close(torch.fx.symbolic_trace(nn.Sequential(layer))(x), layer(x))
 
 
-def test_exported_network_takes_any_batch_and_size(network):
+def test_exported_network_accepts_other_batch_and_image_sizes(network):
     program = torch.export.export(network, (torch.randn(2, 3, 10, 12),), dynamic_shapes=(SIZES,))
     x = torch.randn(3, 3, 17, 9)
     torch.testing.assert_close(program.module()(x), network(x))
 
 
-def test_onnx_network_takes_any_batch_and_size_and_gives_the_same(network, tmp_path):
+def test_onnx_network_agrees_at_other_batch_and_image_sizes(network, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     path = str(tmp_path / "network.onnx")

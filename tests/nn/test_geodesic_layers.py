@@ -1,4 +1,4 @@
-"""Layers over geodesic balls: equal to the convolution at first, trained, compiled, under autocast."""
+"""Layers over geodesic balls: initialisation, training, compilation, autocast."""
 
 import pickle
 
@@ -23,7 +23,7 @@ CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv
         {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
     ],
 )
-def test_a_geodesic_layer_starts_equal_to_the_convolution_it_comes_from(options):
+def test_geodesic_layer_starts_equal_to_its_convolution(options):
     conv = nn.Conv2d(6, 12, **options)
     x = torch.randn(2, 6, 11, 9)
     layer = MetricConv2d.from_conv(conv, ball="geodesic")
@@ -40,7 +40,7 @@ def test_geodesic_layers_start_equal_in_every_dimension(dim):
     torch.testing.assert_close(metric_type.from_conv(conv, ball="geodesic", steps=2)(x), conv(x), atol=1e-5, rtol=1e-4)
 
 
-def test_a_converted_network_starts_equal_and_its_balls_then_leave_the_tangent_plane():
+def test_converted_network_starts_equal_and_then_differs_from_tangent_balls():
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2, padding=1))
     x = torch.randn(2, 3, 12, 12)
     geodesic = mc.convert(net, ball="geodesic", metric_groups=1)
@@ -52,7 +52,7 @@ def test_a_converted_network_starts_equal_and_its_balls_then_leave_the_tangent_p
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_training_reaches_head_weights_and_input(stride):
+def test_predictor_weights_and_input_have_gradients(stride):
     layer = stir(MetricConv2d(4, 6, 3, stride, 1, ball="geodesic", metric_groups=2, modulation=True))
     x = torch.randn(2, 4, 8, 7, requires_grad=True)
     layer(x).square().mean().backward()
@@ -60,28 +60,28 @@ def test_training_reaches_head_weights_and_input(stride):
         assert tensor.grad.isfinite().all() and tensor.grad.any()
 
 
-def test_a_few_steps_of_training_lower_the_loss():
+def test_training_lowers_the_loss():
     x = torch.randn(2, 4, 8, 8)
     target = torch.nn.functional.avg_pool2d(x, 3, 1, 1)[:, :2]
     layer = MetricConv2d(4, 2, 3, padding=1, ball="geodesic", steps=2)
-    optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
     losses = []
     for _ in range(30):
         loss = (layer(x) - target).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_the_field_of_a_strided_layer_is_read_in_pixels_of_the_input():
+def test_support_of_a_strided_layer_has_its_stride():
     layer = MetricConv2d(4, 6, 3, (2, 3), 1, ball="geodesic")
     support, _ = layer.predict_support(torch.randn(1, 4, 9, 9))
     assert support.stride == (2, 3) and support.spatial == (5, 3)
 
 
-def test_a_given_metric_may_have_geodesic_balls():
+def test_given_metric_works_with_geodesic_balls():
     image = torch.rand(1, 1, 10, 11)
     metric = mc.metrics.edge_metric(image)
     layer = MetricConv2d(1, 1, 5, padding=2, metric=metric, ball="geodesic", stencil="onion")
@@ -90,7 +90,7 @@ def test_a_given_metric_may_have_geodesic_balls():
     torch.testing.assert_close(layer(image), expected)
 
 
-def test_layer_under_autocast_keeps_its_geometry_in_float32():
+def test_geometry_is_float32_under_autocast():
     layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic"))
     x = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -100,7 +100,7 @@ def test_layer_under_autocast_keeps_its_geometry_in_float32():
     torch.testing.assert_close(y.float(), layer(x), atol=0.15, rtol=0.1)
 
 
-def test_layer_compiles_without_graph_breaks_and_differentiates():
+def test_layer_compiles_and_differentiates_without_graph_breaks():
     layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic", steps=2))
     x = torch.randn(2, 4, 7, 6)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -109,7 +109,7 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     assert layer.predictor.weight.grad.abs().sum() > 0
 
 
-def test_the_rays_keep_their_precision_in_another_dtype_and_their_numbers_on_the_meta_device():
+def test_rays_keep_their_precision_and_values_across_dtypes_and_devices():
     layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic")).half().double()
     assert layer(torch.randn(1, 2, 5, 5).double()).dtype == torch.float64
     assert layer.rays.vectors.dtype == torch.float64
@@ -118,7 +118,7 @@ def test_the_rays_keep_their_precision_in_another_dtype_and_their_numbers_on_the
     assert torch.equal(layer.rays.vectors[:, 2], expected)
 
 
-def test_the_metric_of_a_layer_is_smoothed_as_often_as_it_says():
+def test_metric_is_smoothed_the_given_number_of_times():
     metric = mc.metrics.edge_metric(torch.rand(1, 1, 10, 11))
     options = {"padding": 1, "metric": metric, "ball": "geodesic"}
     image = torch.rand(1, 1, 10, 11)
@@ -132,12 +132,12 @@ def test_the_metric_of_a_layer_is_smoothed_as_often_as_it_says():
     torch.testing.assert_close(MetricConv2d(1, 1, 3, **options).predict_support(image)[0].offsets(), found[1])
 
 
-def test_smoothing_is_kept_in_files_and_by_conversion():
+def test_pickling_and_conversion_keep_smooth():
     layer = mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), ball="geodesic", smooth=2)[0]
     assert layer.smooth == 2 and pickle.loads(pickle.dumps(layer)).smooth == 2
 
 
-def test_printing_a_layer_names_its_balls():
+def test_repr_shows_the_kind_of_ball():
     assert "ball='geodesic', steps=6" in repr(MetricConv2d(4, 6, 3, ball="geodesic", steps=6))
     assert "ball='geodesic', steps=2, smooth=0" in repr(MetricConv2d(4, 6, 3, ball="geodesic", steps=2, smooth=0))
     assert "smooth" not in repr(MetricConv2d(4, 6, 3, ball="geodesic"))
@@ -151,11 +151,11 @@ def test_printing_a_layer_names_its_balls():
         ({"ball": "geodesic", "steps": 0}, "`steps` (=0) must be at least 1"),
         ({"ball": "geodesic", "smooth": -1}, "`smooth` (=-1) must be at least 0"),
         ({"ball": "geodesic", "smooth": 0.5}, "`smooth` (=0.5) must be an int"),
-        ({"smooth": 2}, "`smooth` (=2) is for geodesics: it needs ball='geodesic'"),
-        ({"steps": 3}, "`steps` (=3) are those of geodesics: they need ball='geodesic'"),
+        ({"smooth": 2}, "`smooth` (=2) requires ball='geodesic'"),
+        ({"steps": 3}, "`steps` (=3) requires ball='geodesic'"),
     ],
 )
-def test_bad_arguments_are_refused_by_name_and_value(options, message):
+def test_bad_arguments_raise_with_name_and_value(options, message):
     with pytest.raises(ValueError) as caught:
         MetricConv2d(4, 6, 3, **options)
     assert message in str(caught.value)
@@ -165,7 +165,7 @@ def exported_sizes():
     return ({2: torch.export.Dim("height", min=4), 3: torch.export.Dim("width", min=4)},)
 
 
-def test_export_runs_at_any_size():
+def test_exported_layer_accepts_other_sizes():
     layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
     program = torch.export.export(layer, (torch.randn(1, 2, 6, 5),), dynamic_shapes=exported_sizes())
     image = torch.randn(1, 2, 4, 7)
@@ -173,7 +173,7 @@ def test_export_runs_at_any_size():
 
 
 @pytest.mark.slow
-def test_onnx_runs_at_any_size(tmp_path):
+def test_onnx_layer_accepts_other_sizes(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()

@@ -1,4 +1,4 @@
-"""Captured models: trained as they would be otherwise, and refused where a graph would read the wrong memory."""
+"""CUDA graphs of training steps: same results, and an error where a graph would read the wrong memory."""
 
 import copy
 import pickle
@@ -17,7 +17,7 @@ def network():
 
 
 def captured(x):
-    """Return a network whose graphs, were there a GPU, would double what it is given."""
+    """Return a network with a stand-in for CUDA graphs, which doubles the input."""
     net = network()
     plain = net.forward
     net.forward = Replay(net, lambda x: 2 * x if net.training else plain(x), (x,))
@@ -26,7 +26,7 @@ def captured(x):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("half", [False, True])
-def test_a_captured_network_trains_as_it_would_otherwise(half):
+def test_captured_network_trains_the_same(half):
     x, losses = torch.randn(8, 3, 8, 8, device="cuda"), []
     for graphs in (False, True):
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ def test_a_captured_network_trains_as_it_would_otherwise(half):
 
 
 @pytest.mark.gpu
-def test_a_network_that_was_moved_can_be_captured_again():
+def test_moved_network_can_be_captured_again():
     net, x = network().cuda(), torch.randn(2, 3, 8, 8, device="cuda")
     capture(net, x)
     net.cpu().cuda()
@@ -60,7 +60,7 @@ def test_a_network_that_was_moved_can_be_captured_again():
     torch.testing.assert_close(net(x), net.eval()(x))
 
 
-def test_a_network_on_a_cpu_has_no_graphs_to_capture():
+def test_capture_on_a_cpu_raises():
     with pytest.raises(ValueError, match="needs a model and inputs on a GPU"):
         capture(network(), torch.randn(1, 3, 8, 8))
 
@@ -72,10 +72,10 @@ def test_graphs_are_replayed_only_in_training():
     assert net.eval()(x).shape == (2, 2, 8, 8)
 
 
-def test_a_graph_whose_weights_have_moved_is_refused():
+def test_moved_weights_raise():
     x = torch.randn(2, 3, 8, 8)
     net = captured(x)
-    net.to(x.device)  # where they are
+    net.to(x.device)  # no move
     net(x)
     net[0].weight.data = net[0].weight.data.clone()
     with pytest.raises(RuntimeError, match="moved after it was captured: call `capture` again"):
@@ -84,14 +84,14 @@ def test_a_graph_whose_weights_have_moved_is_refused():
 
 
 @pytest.mark.parametrize("other", [torch.randn(1, 3, 8, 8), torch.randn(2, 3, 8, 8).double()])
-def test_a_graph_is_refused_other_inputs(other):
+def test_inputs_of_another_shape_or_dtype_raise(other):
     net = captured(torch.randn(2, 3, 8, 8))
-    with pytest.raises(ValueError, match=r"`inputs` were \[\(\(2, 3, 8, 8\), torch.float32\)\] when"):
+    with pytest.raises(ValueError, match=r"`inputs` must be \[\(\(2, 3, 8, 8\), torch.float32\)\], as at the capture"):
         net(other)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
-def test_a_copy_has_its_own_weights_and_no_graphs(duplicate):
+def test_copy_has_its_own_weights_and_no_graphs(duplicate):
     x = torch.randn(2, 3, 8, 8)
     net = captured(x)
     twin = duplicate(net)
@@ -104,7 +104,7 @@ def test_a_copy_has_its_own_weights_and_no_graphs(duplicate):
 
 
 @pytest.mark.parametrize("ball", ["tangent", "geodesic"])
-def test_a_layer_that_stays_where_it_is_keeps_its_constants(ball):
+def test_move_to_the_same_device_keeps_the_constants(ball):
     layer = MetricConv2d(3, 4, 3, ball=ball)
     stencil, rays, identity = layer.stencil, layer.rays, layer.identity
     layer.to("cpu").float()

@@ -1,8 +1,11 @@
-"""The layers: a Conv superset that starts as an ordinary convolution."""
+"""Adaptive layers: arguments, initialisation as an ordinary convolution, dtypes, checkpoints, errors."""
 
 import copy
 import inspect
 import math
+import re
+import typing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,15 @@ from torch import nn
 
 import metricconv as mc
 from layers import stir
-from metricconv.nn import DeformableConv2d, DilatedConv2d, MetricConv1d, MetricConv2d, MetricConv3d, ShiftedConv2d
+from metricconv.nn import (
+    DeformableConv2d,
+    DilatedConv2d,
+    MetricConv,
+    MetricConv1d,
+    MetricConv2d,
+    MetricConv3d,
+    ShiftedConv2d,
+)
 
 LAYERS = [MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d]
 CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv3d, MetricConv3d)}
@@ -32,7 +43,7 @@ CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv
         {"kernel_size": 1},
     ],
 )
-def test_layer_starts_equal_to_the_convolution_it_comes_from(layer, options):
+def test_layer_starts_equal_to_its_convolution(layer, options):
     conv = nn.Conv2d(6, 12, **options)
     x = torch.randn(2, 6, 11, 9)
     adaptive = layer.from_conv(conv)
@@ -52,7 +63,7 @@ def test_every_parametrization_starts_at_the_identity_in_every_dimension(dim, pa
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_from_conv_of_a_dimension_starts_equal_and_keeps_weights_and_bias(dim):
+def test_from_conv_1d_2d_3d_start_equal_and_keep_weights_and_bias(dim):
     conv_type, metric_type = CONVS[dim]
     conv = conv_type(4, 6, 3, stride=2, padding=1, groups=2)
     layer = getattr(metric_type, f"from_conv{dim}d")(conv, metric_groups=2)
@@ -69,7 +80,7 @@ def test_from_conv_of_a_dimension_starts_equal_and_keeps_weights_and_bias(dim):
         (MetricConv2d, {"ball": "geodesic", "backend": "reference"}),
     ],
 )
-def test_a_layer_of_float64_starts_equal_to_float64_s_rounding(layer, options):
+def test_float64_layer_starts_equal_up_to_float64_rounding(layer, options):
     conv, x = nn.Conv2d(4, 6, 5, padding=2).double(), torch.randn(1, 4, 9, 9).double()
     torch.testing.assert_close(layer.from_conv(conv, **options)(x), conv(x), atol=1e-14, rtol=0)
     widened = layer(4, 6, 5, padding=2, **options).double()
@@ -78,7 +89,7 @@ def test_a_layer_of_float64_starts_equal_to_float64_s_rounding(layer, options):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_identity_survives_loops_that_initialise_every_convolution(layer):
+def test_initialisation_of_every_convolution_keeps_the_identity(layer):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), layer(4, 4, 3, padding=1))
 
     def initialise(module):
@@ -93,7 +104,7 @@ def test_identity_survives_loops_that_initialise_every_convolution(layer):
     torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_identity_survives_reset_parameters_and_deepcopy_and_state_dict():
+def test_deepcopy_and_state_dict_keep_the_geometry_and_reset_parameters_restores_the_identity():
     layer = stir(MetricConv2d(3, 4, 3))
     x = torch.randn(1, 3, 8, 8)
     twin = copy.deepcopy(layer)
@@ -105,14 +116,14 @@ def test_identity_survives_reset_parameters_and_deepcopy_and_state_dict():
     torch.testing.assert_close(layer(x), nn.functional.conv2d(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-4)
 
 
-def test_a_plain_convolution_s_checkpoint_loads_but_for_the_predictor():
+def test_checkpoint_of_a_convolution_loads_except_for_the_predictor():
     conv, layer = nn.Conv2d(3, 4, 3), MetricConv2d(3, 4, 3)
     result = layer.load_state_dict(conv.state_dict(), strict=False)
     assert result.missing_keys == ["predictor.weight", "predictor.bias"] and not result.unexpected_keys
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_every_parameter_gets_a_finite_gradient_once_the_head_moves(layer):
+def test_every_parameter_has_a_finite_gradient_away_from_the_identity(layer):
     net = stir(layer(4, 6, 3, padding=1, groups=2, metric_groups=2, modulation=True))
     net(torch.randn(2, 4, 7, 6)).square().sum().backward()
     for name, parameter in net.named_parameters():
@@ -120,19 +131,19 @@ def test_every_parameter_gets_a_finite_gradient_once_the_head_moves(layer):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_the_head_learns_from_the_identity():
-    """A layer that starts as a convolution must be able to leave: no dead gradient at the start."""
+def test_predictor_has_gradients_at_the_identity():
+    """No gradient vanishes at the initialisation."""
     net = MetricConv2d(4, 6, 3, padding=1)
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     x, target = torch.randn(2, 4, 9, 9), torch.randn(2, 6, 9, 9)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(net(x), target).backward()
-        optimiser.step()
+        optimizer.step()
     assert (net.predictor.bias.abs() > 0).all()
 
 
-def test_fixed_kernel_is_a_buffer_and_the_mean():
+def test_fixed_kernel_is_a_buffer_and_averages():
     layer = MetricConv2d(4, 6, 3, groups=2, learn_weight=False, bias=False, padding_mode="border")
     assert "weight" in dict(layer.named_buffers()) and "weight" not in dict(layer.named_parameters())
     torch.testing.assert_close(layer.weight, torch.full((6, 2, 3, 3), 1 / 18))
@@ -140,7 +151,7 @@ def test_fixed_kernel_is_a_buffer_and_the_mean():
     torch.testing.assert_close(stir(layer, 0.01)(x), torch.full((1, 6, 6, 6), 3.0))
 
 
-def test_paper_init_has_one_constant_kernel_and_balls_in_pixels():
+def test_paper_init_has_a_constant_kernel_and_unscaled_balls():
     layer = MetricConv2d(4, 6, 3, stencil="onion", init="paper")
     torch.testing.assert_close(layer.weight, torch.full((6, 4, 3, 3), 1 / 36))
     support, _ = layer.predict_support(torch.randn(1, 4, 8, 8))
@@ -154,12 +165,12 @@ def test_riemannian_layers_predict_no_drift():
     assert isinstance(riemannian.predict_support(torch.randn(1, 4, 8, 8))[0].metric, mc.Riemannian)
 
 
-def test_parameter_counts_are_a_few_numbers_a_pixel_whatever_the_kernel():
-    numbers = {layer.__name__: layer(4, 6, 5, metric_groups=2).predictor.weight.shape[0] for layer in LAYERS}
-    assert numbers == {"MetricConv2d": 14, "DeformableConv2d": 100, "ShiftedConv2d": 4, "DilatedConv2d": 2}
+def test_number_of_predicted_parameters_per_pixel():
+    channels = {layer.__name__: layer(4, 6, 5, metric_groups=2).predictor.weight.shape[0] for layer in LAYERS}
+    assert channels == {"MetricConv2d": 14, "DeformableConv2d": 100, "ShiftedConv2d": 4, "DilatedConv2d": 2}
 
 
-def test_metric_can_be_given_or_computed_instead_of_predicted():
+def test_metric_can_be_given_or_computed_from_the_input():
     x = torch.randn(2, 3, 9, 8)
     given = MetricConv2d(3, 4, 3, padding=1, metric=mc.Riemannian.isotropic(1.0))
     computed = MetricConv2d(3, 4, 3, padding=1, metric=lambda x: mc.Riemannian.isotropic(torch.ones(2, 1, 9, 8)))
@@ -170,7 +181,7 @@ def test_metric_can_be_given_or_computed_instead_of_predicted():
     torch.testing.assert_close(computed(x), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
+def test_metric_of_the_input_size_is_interpolated_at_output_centres():
     radius = 1 + torch.arange(9.0).view(1, 1, 9, 1).expand(1, 1, 9, 8) / 10
     layer = MetricConv2d(3, 4, 3, stride=2, padding=1, metric=mc.Riemannian.isotropic(radius))
     support, _ = layer.predict_support(torch.randn(1, 3, 9, 8))
@@ -178,7 +189,7 @@ def test_metric_on_the_input_s_grid_is_read_at_the_centres_of_the_output():
     torch.testing.assert_close(support.metric.M[0, 0, 0, :, 0], (1 + torch.arange(0, 9, 2) / 10).pow(-2))
 
 
-def test_metric_on_the_input_s_grid_is_read_there_even_where_the_output_has_its_size():
+def test_metric_of_the_input_size_is_interpolated_even_if_a_strided_output_has_that_size():
     radius = 1 + torch.arange(5.0).view(1, 1, 5, 1).expand(1, 1, 5, 5) / 10
     layer = MetricConv2d(3, 4, 3, stride=2, padding=3, metric=mc.Riemannian.isotropic(radius))
     support, _ = layer.predict_support(torch.randn(1, 3, 5, 5))
@@ -189,7 +200,7 @@ def test_metric_on_the_input_s_grid_is_read_there_even_where_the_output_has_its_
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_layers_work_in_every_dtype_with_the_geometry_kept_exact(dtype):
+def test_layers_work_in_every_dtype_with_precise_geometry(dtype):
     conv = nn.Conv2d(4, 6, 3, padding=2, dilation=2)
     layer = MetricConv2d.from_conv2d(conv).to(dtype)
     x = torch.randn(1, 4, 8, 8).to(dtype)
@@ -199,7 +210,7 @@ def test_layers_work_in_every_dtype_with_the_geometry_kept_exact(dtype):
     torch.testing.assert_close(corner.double(), torch.full((2,), -2.0, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_autocast_gives_half_outputs_and_keeps_the_metric_wide():
+def test_autocast_gives_half_outputs_and_a_float32_metric():
     layer = stir(MetricConv2d(4, 6, 3, padding=1, modulation=True))
     x = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -209,7 +220,7 @@ def test_autocast_gives_half_outputs_and_keeps_the_metric_wide():
     torch.testing.assert_close(y.float(), layer(x), atol=0.1, rtol=0.1)
 
 
-def test_layer_compiles_without_graph_breaks_and_differentiates():
+def test_layer_compiles_and_differentiates_without_graph_breaks():
     layer = stir(MetricConv2d(4, 6, 3, padding=1, modulation=True))
     x = torch.randn(2, 4, 7, 6)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -218,7 +229,7 @@ def test_layer_compiles_without_graph_breaks_and_differentiates():
     assert layer.predictor.weight.grad.abs().sum() > 0
 
 
-def test_a_strided_layer_compiles_for_sizes_that_vary():
+def test_strided_layer_compiles_with_dynamic_shapes():
     layer = stir(MetricConv2d(4, 6, 3, stride=2, padding=1))
     compiled = torch.compile(layer, fullgraph=True, dynamic=True)
     for size in [(2, 4, 12, 13), (1, 4, 17, 9)]:
@@ -228,7 +239,7 @@ def test_a_strided_layer_compiles_for_sizes_that_vary():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
-def test_unpadded_layers_train_compiled_for_sizes_that_vary(after):
+def test_unpadded_layers_train_compiled_with_dynamic_shapes(after):
     layers = [MetricConv2d(4, 8, 3, stride=2, padding=1), nn.ReLU(), MetricConv2d(8, 4, 3)]
     net = stir(nn.Sequential(*layers) if after else MetricConv2d(4, 6, 3, stride=2))
     compiled = torch.compile(net, fullgraph=True, dynamic=True)
@@ -241,7 +252,7 @@ def test_unpadded_layers_train_compiled_for_sizes_that_vary(after):
 
 
 @pytest.mark.parametrize("layer", [MetricConv2d, DilatedConv2d])
-def test_the_identity_is_exact_whatever_the_default_dtype(layer):
+def test_identity_is_exact_for_any_default_dtype(layer):
     conv, x = nn.Conv2d(3, 4, 5, padding=2), torch.randn(1, 3, 9, 9)
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -253,7 +264,7 @@ def test_the_identity_is_exact_whatever_the_default_dtype(layer):
 
 @pytest.mark.parametrize("ball", ["tangent", "geodesic"])
 @pytest.mark.parametrize("channels", [4, 16])
-def test_layers_compute_where_their_input_is_whatever_the_default_device(ball, channels):
+def test_layers_compute_on_the_device_of_their_input(ball, channels):
     layer, x = stir(MetricConv2d(channels, 4, 3, padding=1, ball=ball)), torch.randn(1, channels, 6, 6)
     expected = layer(x)
     with torch.device("meta"):
@@ -262,7 +273,7 @@ def test_layers_compute_where_their_input_is_whatever_the_default_device(ball, c
     torch.testing.assert_close(y, expected)
 
 
-def test_an_image_without_batch_axis_is_a_batch_of_one():
+def test_batch_axis_may_be_missing():
     layer = stir(MetricConv2d(4, 6, 3))
     x = torch.randn(4, 8, 8)
     torch.testing.assert_close(layer(x), layer(x[None])[0])
@@ -287,7 +298,8 @@ def test_an_image_without_batch_axis_is_a_batch_of_one():
         ({"metric": mc.Riemannian.isotropic(1.0), "modulation": True}, "`modulation`"),
         ({"radius": math.nan}, "`radius` (=nan) must be positive and finite"),
         ({"metric": mc.Riemannian.isotropic(1.0), "eps_omega": 0.5}, "`eps_omega` (=0.5)"),
-        ({"metric": "edge"}, "`metric` must be a Metric or a function of the input, got str"),
+        ({"metric": "edges"}, "`metric` (='edges') must be one of 'gradient', 'edge', 'structure'"),
+        ({"metric": 3}, "`metric` must be a Metric, a function of the input or a name, got int"),
         ({"in_channels": 0}, "`in_channels` (=0) must be at least 1"),
         ({"out_channels": -1}, "`out_channels` (=-1) must be at least 1"),
         ({"metric_groups": 1.0}, "`metric_groups` (=1.0) must be an int"),
@@ -295,13 +307,13 @@ def test_an_image_without_batch_axis_is_a_batch_of_one():
         ({"dtype": torch.int32}, "`dtype` (=torch.int32)"),
     ],
 )
-def test_bad_arguments_are_refused_by_name_and_value(options, message):
+def test_bad_arguments_raise_with_name_and_value(options, message):
     with pytest.raises((ValueError, TypeError)) as caught:
         MetricConv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **options})
     assert message in str(caught.value)
 
 
-def test_bad_inputs_are_refused():
+def test_bad_inputs_raise():
     layer = MetricConv2d(4, 6, 3)
     with pytest.raises(ValueError, match=r"`input` must be \(B, 4, \*spatial\)"):
         layer(torch.randn(1, 5, 8, 8))
@@ -320,7 +332,7 @@ def test_bad_inputs_are_refused():
 @pytest.mark.parametrize(
     ("layer", "options"), [*((layer, {}) for layer in LAYERS), (MetricConv2d, {"ball": "geodesic"})]
 )
-def test_a_layer_made_without_memory_can_be_given_some(layer, options):
+def test_layer_on_the_meta_device_can_be_materialised(layer, options):
     with torch.device("meta"):
         adaptive = layer(4, 6, 3, padding=1, **options)
     assert adaptive(torch.empty(2, 4, 8, 7, device="meta")).shape == (2, 6, 8, 7)
@@ -331,35 +343,53 @@ def test_a_layer_made_without_memory_can_be_given_some(layer, options):
     torch.testing.assert_close(adaptive(x), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_signatures_spell_out_what_is_handed_on():
-    class Small(MetricConv2d):
-        def __init__(self, channels):
-            super().__init__(channels, channels, 3)
-
-    class Named(MetricConv2d):
-        def __init__(self, *args, label="", **options):
-            super().__init__(*args, **options)
-
-    usual = list(inspect.signature(nn.Conv2d).parameters)[:9]
-    for layer in (MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d, Named):
-        names = list(inspect.signature(layer).parameters)
-        assert names[:9] == usual and {"metric_groups", "backend", "dtype"} < set(names)
-    assert {"label", "parametrization"} < set(inspect.signature(Named).parameters)
-    assert list(inspect.signature(Small).parameters) == ["channels"]
+@pytest.mark.parametrize("layer", [*LAYERS, MetricConv1d, MetricConv3d])
+def test_signature_starts_as_that_of_conv2d_and_is_typed(layer):
+    parameters = inspect.signature(layer).parameters
+    assert list(parameters)[:9] == list(inspect.signature(nn.Conv2d).parameters)[:9]
+    assert {"metric_groups", "learn_weight", "modulation", "init", "backend", "device", "dtype"} < set(parameters)
+    assert ("parametrization" in parameters) == issubclass(layer, MetricConv)
+    for name, parameter in list(parameters.items())[9:]:
+        assert parameter.kind == parameter.KEYWORD_ONLY, name
+    for name, parameter in parameters.items():
+        assert parameter.annotation not in (parameter.empty, Any), name
+        assert (parameter.default is parameter.empty) == (name in ("in_channels", "out_channels", "kernel_size")), name
 
 
-def test_printing_a_layer_says_what_is_unusual():
+@pytest.mark.parametrize("layer", [MetricConv2d, DeformableConv2d])
+def test_from_conv_accepts_the_options_of_the_constructor(layer):
+    parameters = list(inspect.signature(layer).parameters.values())[8:]  # from padding_mode
+    options = inspect.signature(layer.from_conv).parameters["geometry"].annotation.__args__[0]
+    expected = {p.name: p.annotation for p in parameters if p.name not in ("device", "dtype")}
+    assert typing.get_type_hints(options) == expected
+
+
+def test_every_argument_is_documented():
+    for name in inspect.signature(MetricConv2d).parameters:
+        assert re.search(rf"^        (\w+, )*{name}(, \w+)*: ", MetricConv.__doc__, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", ["gradient", "edge", "structure"])
+def test_metric_by_name_is_that_of_the_function(name):
+    x = torch.rand(1, 3, 9, 8)
+    named = MetricConv2d(3, 4, 3, padding=1, metric=name)
+    given = MetricConv2d(3, 4, 3, padding=1, metric=getattr(mc.metrics, f"{name}_metric"))
+    given.load_state_dict(named.state_dict())
+    assert repr(named) == repr(given) and torch.equal(named(x), given(x))
+
+
+def test_repr_shows_only_options_that_differ_from_the_defaults():
     text = repr(MetricConv2d(4, 6, 3, dilation=2, metric_groups=2, eps_omega=0.3))
     assert "dilation=(2, 2)" in text and "metric_groups=2" in text and "0.3" in text and "groups=1" not in text
 
 
-def test_a_layer_whose_weight_is_computed_from_parameters_learns_it():
+def test_repr_with_weight_norm_does_not_show_learn_weight():
     layer = nn.utils.parametrizations.weight_norm(MetricConv2d(4, 6, 3))
     assert "learn_weight" not in repr(layer)
     assert "learn_weight=False" in repr(MetricConv2d(4, 6, 3, learn_weight=False))
 
 
-def test_repr_tells_the_stencil_and_a_given_metric():
+def test_repr_shows_the_stencil_and_a_given_metric():
     assert "stencil" not in repr(MetricConv2d(4, 6, 3))
     assert "stencil='polar'" in repr(MetricConv2d(4, 6, 3, stencil="polar"))
     assert "stencil='given'" in repr(MetricConv2d(4, 6, 3, stencil=mc.stencils.onion(3)))
@@ -368,7 +398,7 @@ def test_repr_tells_the_stencil_and_a_given_metric():
     assert "metric=Riemannian" in repr(MetricConv2d(4, 6, 3, metric=mc.Riemannian.isotropic(1.0)))
 
 
-def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_as_it_is_where_one_lacks_it():
+def test_checkpoints_hold_the_geometry_gain_and_may_lack_it():
     trained, other = (stir(MetricConv2d(4, 6, 3)) for _ in range(2))
     mc.nn.set_geometry_gain(trained, 0.25)
     other.load_state_dict(trained.state_dict())
@@ -386,7 +416,7 @@ def test_the_gain_of_the_geometry_is_kept_in_checkpoints_and_as_it_is_where_one_
 
 
 @pytest.mark.parametrize("assign", [False, True])
-def test_weights_are_loaded_into_a_layer_made_without_memory(assign):
+def test_weights_load_into_a_layer_on_the_meta_device(assign):
     trained = stir(MetricConv2d(4, 6, 3))
     with torch.device("meta"):
         layer = MetricConv2d(4, 6, 3)
@@ -397,7 +427,7 @@ def test_weights_are_loaded_into_a_layer_made_without_memory(assign):
     assert nn.utils.skip_init(MetricConv2d, 4, 6, 3).weight.shape == (6, 4, 3, 3)
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_scalars_are_accepted():
     three = np.int64(3)
     assert MetricConv2d(np.int64(4), 6, three, padding=np.int64(1), radius=np.float32(2)).kernel_size == (3, 3)
 
@@ -405,12 +435,12 @@ def test_numpy_numbers_are_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"radius": 5.0}, r"`radius` \(=5.0\) is of predicted metrics"),
-        ({"metric_groups": 2}, r"`metric_groups` \(=2\) is of predicted"),
-        ({"parametrization": "nonsense"}, r"`parametrization` \(=nonsense\) is of predicted"),
+        ({"radius": 5.0}, r"`radius` \(=5.0\) has no effect when `metric` is given"),
+        ({"metric_groups": 2}, r"`metric_groups` \(=2\) has no effect when"),
+        ({"parametrization": "nonsense"}, r"`parametrization` \(=nonsense\) has no effect when"),
     ],
 )
-def test_options_of_a_predicted_metric_do_not_go_with_a_given_one(options, message):
+def test_options_of_the_predictor_raise_when_a_metric_is_given(options, message):
     with pytest.raises(ValueError, match=message):
         MetricConv2d(4, 6, 3, metric=mc.Riemannian.isotropic(1.0), **options)
 
@@ -423,24 +453,24 @@ def test_options_of_a_predicted_metric_do_not_go_with_a_given_one(options, messa
         ({"parametrization": mc.metrics.Cholesky(dim=3)}, "must have 2 spatial axes"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_a_layer_is_made(options, message):
+def test_arguments_of_the_wrong_type_or_dimension_raise(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         MetricConv2d(4, 6, 3, **options)
 
 
-def test_a_computed_weight_cannot_be_shared():
+def test_from_conv_of_a_parametrized_weight_raises():
     with pytest.raises(TypeError, match="`conv` computes its weight"):
         MetricConv2d.from_conv2d(nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3)))
 
 
 @pytest.mark.parametrize("ball", ["tangent", "geodesic"])
-def test_a_head_has_a_gradient_even_where_there_is_but_one_sample(ball):
+def test_predictor_of_a_1x1_kernel_has_a_gradient(ball):
     layer = MetricConv2d(2, 3, 1, ball=ball)
     layer(torch.randn(1, 2, 4, 4)).sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
 
 
-def test_a_plain_checkpoint_takes_a_layer_off_the_meta_device_with_a_predictor_at_zero():
+def test_checkpoint_of_a_convolution_on_the_meta_device_gives_a_zero_predictor():
     conv, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(1, 3, 6, 6)
     with torch.device("meta"):
         layer = MetricConv2d(3, 4, 3, padding=1)
@@ -459,17 +489,19 @@ def test_a_plain_checkpoint_takes_a_layer_off_the_meta_device_with_a_predictor_a
         ({"padding_mode": "mirror"}, ValueError, r"`padding_mode` \(='mirror'\) must be one of .*'replicate'"),
     ],
 )
-def test_unclear_options_are_refused(options, error, message):
+def test_ambiguous_options_raise(options, error, message):
     with pytest.raises(error, match=message):
         MetricConv2d(3, 4, 3, **options)
 
 
-def test_a_layer_without_a_number_of_axes_says_which_has_one():
-    with pytest.raises(TypeError, match="MetricConv has no number of spatial axes: use one that has, as MetricConv2d"):
+def test_base_class_cannot_be_instantiated():
+    with pytest.raises(
+        TypeError, match="MetricConv does not define `dim`, the number of spatial axes: use MetricConv2d"
+    ):
         mc.nn.MetricConv(3, 4, 3)
 
 
-def test_what_comes_from_the_convolution_cannot_be_given_but_for_the_padding_mode():
+def test_from_conv_rejects_arguments_of_the_convolution_except_padding_mode():
     conv = nn.Conv2d(3, 4, 3, padding=1)
     with pytest.raises(TypeError, match=r"`kernel_size` \(=5\) is taken from `conv`"):
         MetricConv2d.from_conv2d(conv, kernel_size=5)

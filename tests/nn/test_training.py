@@ -1,4 +1,4 @@
-"""Optimiser groups, the regulariser, the warm-up and looking at supports."""
+"""Parameter groups, regularisation, warm-up and recording of supports."""
 
 import copy
 
@@ -25,18 +25,21 @@ def network() -> nn.Module:
     return stir(nn.Sequential(MetricConv2d(3, 4, 3, padding=1), nn.ReLU(), DeformableConv2d(4, 2, 3, padding=1)))
 
 
-def test_param_groups_give_the_heads_their_own_rate_and_every_parameter_once():
+def test_param_groups_separate_predictors_and_contain_every_parameter_once():
     net = network()
     weights, geometry = param_groups(net, lr=0.2, metric_lr_mult=0.5, weight_decay=1e-4)
     assert geometry["lr"] == 0.1 and weights["lr"] == 0.2 and geometry["weight_decay"] == 0
     assert {id(p) for p in geometry["params"]} == {id(p) for m in (net[0], net[2]) for p in m.predictor.parameters()}
     ids = [id(p) for group in (weights, geometry) for p in group["params"]]
     assert sorted(ids) == sorted(id(p) for p in net.parameters())
-    head, weight = net[0].predictor.weight.clone(), net[0].weight.clone()
+    predictor, weight = net[0].predictor.weight.clone(), net[0].weight.clone()
     net(torch.randn(1, 3, 8, 8)).sum().backward()
     torch.optim.SGD(param_groups(net, lr=0.1, metric_lr_mult=0.0), lr=1.0).step()
-    assert [float(g["lr"]) for g in param_groups(net, torch.tensor(0.5), 0.5)] == [0.5, 0.25]  # as optimisers take it
-    assert torch.equal(net[0].predictor.weight, head) and not torch.equal(net[0].weight, weight)
+    assert [float(g["lr"]) for g in param_groups(net, torch.tensor(0.5), 0.5)] == [
+        0.5,
+        0.25,
+    ]  # optimisers accept tensors
+    assert torch.equal(net[0].predictor.weight, predictor) and not torch.equal(net[0].weight, weight)
 
 
 def test_geometry_l1_is_the_mean_of_the_means_and_zero_at_the_identity():
@@ -78,7 +81,7 @@ def test_geometry_gain_scales_the_logits_of_the_modulation():
     torch.testing.assert_close(layer(x), plain, atol=1e-5, rtol=1e-4)
 
 
-def test_reset_geometry_undoes_a_loop_over_all_parameters_and_keeps_weights():
+def test_reset_geometry_undoes_initialisation_of_all_parameters_and_keeps_weights():
     net, x = network(), torch.randn(1, 3, 8, 8)
     for parameter in net.parameters():
         if parameter.dim() > 1:
@@ -92,34 +95,34 @@ def test_reset_geometry_undoes_a_loop_over_all_parameters_and_keeps_weights():
     plain = nn.functional.conv2d(x, weights[0], net[0].bias, padding=1).relu()
     expected = nn.functional.conv2d(plain, weights[1], net[2].bias, padding=1)
     torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-4)
-    reset_geometry(nn.Sequential(MetricConv2d(3, 4, 3, metric=mc.Riemannian.isotropic(1.0))))  # which has no head
+    reset_geometry(nn.Sequential(MetricConv2d(3, 4, 3, metric=mc.Riemannian.isotropic(1.0))))  # no predictor
 
 
-def test_a_support_that_is_recorded_knows_the_stride_of_its_layer():
+def test_recorded_support_has_the_stride_of_its_layer():
     layers = [kind(3, 4, 3, stride=(2, 1)) for kind in (MetricConv2d, DeformableConv2d, ShiftedConv2d, DilatedConv2d)]
     layers.append(MetricConv2d(3, 4, 3, stride=(2, 1), modulation=True))
     layers.append(MetricConv2d(3, 4, 3, stride=(2, 1), metric=mc.Riemannian.isotropic(1.0)))
     x = torch.randn(1, 3, 8, 8)
     for layer in layers:
-        with record_supports(layer) as seen:
+        with record_supports(layer) as supports:
             y = layer(x)
         support, modulation = layer.predict_support(x)
-        assert seen[""].stride == support.stride == (2, 1)
+        assert supports[""].stride == support.stride == (2, 1)
         options = {"stride": layer.stride, "modulation": modulation}
         torch.testing.assert_close(mc.support_conv(x, support, layer.weight, layer.bias, **options), y)
     assert MetricConv2d(3, 4, 3).predict_support(x)[0].stride is None
 
 
-def test_recording_sees_every_layer_and_leaves_nothing_behind():
+def test_recording_covers_every_layer_and_ends_with_the_context():
     net = network()
     x = torch.randn(1, 3, 8, 8)
-    with record_supports(net) as seen:
+    with record_supports(net) as supports:
         net(x)
-    assert set(seen) == {"0", "2"} and seen["0"].metric.spatial == (8, 8)
-    torch.testing.assert_close(seen["0"].offsets(), net[0].predict_support(x)[0].offsets())
-    first = seen["0"]
+    assert set(supports) == {"0", "2"} and supports["0"].metric.spatial == (8, 8)
+    torch.testing.assert_close(supports["0"].offsets(), net[0].predict_support(x)[0].offsets())
+    first = supports["0"]
     net(torch.randn(1, 3, 8, 8))
-    assert seen["0"] is first
+    assert supports["0"] is first
 
 
 def test_recording_stops_when_the_network_raises():
@@ -141,12 +144,12 @@ def test_recording_stops_when_the_network_raises():
         (lambda net: geometry_l1("net"), "`model` must be a Module, got str"),
     ],
 )
-def test_mistakes_are_named(call, message):
+def test_bad_arguments_raise_with_name_and_value(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call(network())
 
 
-def test_recordings_may_be_nested_and_do_not_follow_a_copy():
+def test_recordings_can_be_nested_and_do_not_apply_to_copies():
     net, x = network(), torch.randn(1, 3, 8, 8)
     with record_supports(net) as outer:
         with record_supports(net) as inner:

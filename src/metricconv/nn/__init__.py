@@ -1,4 +1,4 @@
-"""Adaptive convolutions as modules: a predictor, a support, weights."""
+"""Adaptive convolutions as modules: a predictor, a support and weights."""
 
 from .base import AdaptiveConv
 from .baselines import DeformableConv2d, DilatedConv2d, ShiftedConv2d

@@ -1,10 +1,10 @@
-"""What every adaptive convolution is: a head that predicts numbers, a support made of them, and weights."""
+"""Base class of the adaptive convolutions: a predictor, a support made from its output, and weights."""
 
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,44 +18,43 @@ from .predictor import Predictor
 
 INITS = ("identity", "paper")
 LAZY = "it is lazy and has no weights yet"
-# What an adaptive convolution takes over from the ordinary one that it replaces; past the border it may look otherwise.
-_TAKEN_OVER = set(inspect.signature(nn.Conv2d).parameters) - {"padding_mode"}
+# Arguments that `from_conv` copies from the convolution it replaces.
+_COPIED_ARGUMENTS = set(inspect.signature(nn.Conv2d).parameters) - {"padding_mode"}
+
+
+class AdaptiveOptions(TypedDict, total=False):
+    """Options of every adaptive convolution that ``from_conv`` accepts; see ``MetricConv``."""
+
+    padding_mode: str
+    metric_groups: int
+    learn_weight: bool
+    modulation: bool
+    init: str
+    backend: str
 
 
 class AdaptiveConv(nn.Module, ABC):
-    """A convolution that looks elsewhere at each pixel.
+    """Base class of convolutions with input-dependent sampling locations.
 
     ::
 
-        x ──head──▶ numbers ──▶ support ──▶ Σ_j w_j · m_j · x(p + Δ_j)
+        x ──predictor──▶ raw parameters ──▶ support ──▶ Σ_j w_j · m_j · x(p + Δ_j)
 
-    The numbers are ``identity + gain · head(x)``: the head starts at zero and the identity is a constant, so the layer
-    begins as an ordinary convolution, weight decay pulls it back there, and ``gain`` (see ``set_geometry_gain``) fades
-    the geometry in. A subclass says what its identity is and how numbers become a support.
+    The raw parameters are ``identity + gain · predictor(x)``. The predictor is initialised to zero and the identity is
+    a constant, so the layer starts as an ordinary convolution, weight decay pulls it back towards one, and ``gain``
+    (see ``set_geometry_gain``) can ramp up the geometry.
 
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
-        padding_mode: what samples see past the border: "zeros", "border" (``nn.Conv2d``'s "replicate"), "reflect" or
-            "circular".
-        metric_groups: channels are split evenly into so many groups, each of which looks at places of its own.
-        learn_weight: False fixes the kernel to the mean over samples and channels; it is then a buffer.
-        modulation: weigh each sample, at each pixel, by a predicted factor in (0, 2) that starts at 1.
-        init: "identity" draws weights as ``nn.Conv2d`` does; "paper" fills them with 1/(C·P), as the published
-            experiments did (with batch normalisation every output channel is then the same).
-        backend: the engine, as in ``support_conv``.
-        device, dtype: of the parameters, as in ``nn.Conv2d``; the geometry is computed in float32 or wider.
+    A subclass defines ``dim``, ``identity_parameters`` and ``make_support``. The arguments are documented in
+    ``MetricConv``.
     """
 
     dim: ClassVar[int]
-    __signature__: ClassVar[inspect.Signature]
     weight: Tensor
     bias: Tensor | None
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Spell out, for ``help``, the arguments that a subclass takes as ``*args, **options`` and hands on."""
-        super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__signature__ = _spelt_out(cls)
+    if TYPE_CHECKING:  # nn.Module declares that a call returns Any
+
+        def __call__(self, x: Tensor) -> Tensor: ...
 
     def __init__(
         self,
@@ -79,7 +78,8 @@ class AdaptiveConv(nn.Module, ABC):
     ) -> None:
         super().__init__()
         if not hasattr(self, "dim"):
-            raise TypeError(f"{type(self).__name__} has no number of spatial axes: use one that has, as MetricConv2d")
+            name = type(self).__name__
+            raise TypeError(f"{name} does not define `dim`, the number of spatial axes: use MetricConv2d, for example")
         self.in_channels, self.out_channels, self.groups, self.metric_groups = (
             in_channels,
             out_channels,
@@ -116,14 +116,24 @@ class AdaptiveConv(nn.Module, ABC):
         self.predictor: Predictor | None = None
         self.identity: Tensor | None = None  # in float32, or float64 in a layer of that dtype
         self.reset_parameters()
+        identity = self.identity_parameters()
+        if identity is not None:
+            self.add_predictor(identity)
+
+    def identity_parameters(self) -> Tensor | None:
+        """Return the raw parameters (n,), in float64, for which the layer is an ordinary convolution.
+
+        None, the default, adds no predictor: the subclass has none, or calls ``add_predictor`` itself.
+        """
+        return None
 
     def add_predictor(self, identity: Tensor) -> None:
-        """Add the predictor of ``len(identity)`` numbers a pixel and metric group (and of the modulation)."""
-        numbers = len(identity) + (math.prod(self.kernel_size) if self.modulation else 0)
+        """Add the predictor of ``len(identity)`` parameters per pixel and metric group, and of the modulation."""
+        channels = len(identity) + (math.prod(self.kernel_size) if self.modulation else 0)
         self.identity = self._exact_identity = identity
         self.predictor = Predictor(
             self.in_channels,
-            numbers * self.metric_groups,
+            channels * self.metric_groups,
             self.kernel_size,
             self.stride,
             self.padding,
@@ -132,14 +142,18 @@ class AdaptiveConv(nn.Module, ABC):
             device=self.weight.device,
             dtype=self.weight.dtype,
         )
-        self.follow_weights()
+        self.sync_constants()
 
     @abstractmethod
     def make_support(self, predicted: Tensor) -> Support:
-        """Turn what the head predicted, (B, G, n, *out), into a support, by ``identity + geometry_gain · it``."""
+        """Return the support of the raw parameters ``identity + geometry_gain · predicted``.
+
+        Args:
+            predicted: (B, G, n, *out), the output of the predictor without the modulation.
+        """
 
     def reset_parameters(self) -> None:
-        """Draw weights and bias anew (a fixed kernel is the mean), and reset the geometry."""
+        """Initialise weights and bias, and reset the geometry. A fixed kernel is set to the mean."""
         self.reset_geometry()
         fan_in = self.weight[0].numel()
         with torch.no_grad():
@@ -152,13 +166,13 @@ class AdaptiveConv(nn.Module, ABC):
                 nn.init.uniform_(self.bias, -bound, bound)
 
     def reset_geometry(self) -> None:
-        """Set what the head predicts to zero and its gain to 1; weights and bias stay."""
+        """Set the predictor to zero and its gain to 1; weights and bias are unchanged."""
         self.geometry_gain.fill_(1.0)
         if self.predictor is not None:
             self.predictor.reset_parameters()
 
     def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
-        """Return where each output pixel looks, and the modulation (B, G, P, *out) if there is one."""
+        """Return the support for an input (B, C_in, *spatial), and the modulation (B, G, P, *out) or None."""
         self.check_input(x)
         assert self.predictor is not None and self.identity is not None  # a layer without them overrides this
         predicted = self.predictor(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
@@ -168,16 +182,16 @@ class AdaptiveConv(nn.Module, ABC):
         return self.make_support(predicted).with_stride(self.stride), 2 * (modulation * self.geometry_gain).sigmoid()
 
     def check_input(self, x: Tensor) -> None:
-        """Refuse what is not (B, C_in, *spatial)."""
+        """Check that the input has shape (B, C_in, *spatial)."""
         if _checks.floating(x, "input").dim() != self.dim + 2 or x.shape[1] != self.in_channels:
             raise ValueError(
                 f"`input` must be (B, {self.in_channels}, *spatial) with {self.dim} spatial axes, got {tuple(x.shape)}"
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve (B, C_in, *spatial) to (B, C_out, *out), or one image without its batch axis."""
+        """Convolve (B, C_in, *spatial) to (B, C_out, *out); the batch axis may be missing."""
         if isinstance(x, fx.Proxy):  # type: ignore[unreachable]
-            return self._traced(x)  # type: ignore[unreachable]
+            return self._trace(x)  # type: ignore[unreachable]
         if _checks.floating(x, "input").dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         support, modulation = self.predict_support(x)
@@ -196,36 +210,38 @@ class AdaptiveConv(nn.Module, ABC):
             backend=self.backend,
         )
 
-    def _traced(self, x: fx.Proxy) -> fx.Proxy:
-        """Let a traced graph call the layer as a whole, as it does torch's own."""
+    def _trace(self, x: fx.Proxy) -> fx.Proxy:
+        """Record the layer as one ``call_module`` node, as torch.fx does with torch's own layers."""
         path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
         if not path:
             name = type(self).__name__
-            raise ValueError(f"a {name} alone cannot be traced, as graphs call it as a whole: wrap it in nn.Sequential")
+            raise ValueError(f"a {name} is one node of a traced graph and cannot be its root: wrap it in nn.Sequential")
         return x.tracer.create_proxy("call_module", path, (x,), {})
 
     @classmethod
-    def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Any) -> Self:
-        """Return an adaptive convolution with the weights of an ordinary one: the same Parameters, not copies.
+    def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Unpack[AdaptiveOptions]) -> Self:
+        """Return an adaptive convolution that shares the weights of an ordinary one: the same Parameters, not copies.
 
-        Keeps size, stride, padding, dilation, groups, dtype, device and training mode, and the padding mode if none is
-        given. With ``init="paper"`` the weights are made anew, as the published experiments did; a fixed kernel
-        (``learn_weight=False``) needs that.
+        Keeps size, stride, padding, dilation, groups, dtype, device and training mode, and the padding mode unless one
+        is given. With ``init="paper"`` the weights are initialised again, as in the published experiments; a fixed
+        kernel (``learn_weight=False``) requires that.
         """
+        return cls._from_conv(conv, geometry)
+
+    @classmethod
+    def _from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, geometry: Mapping[str, Any]) -> Self:
         expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
         if not isinstance(conv, expected):
             raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
-        taken = next((name for name in geometry if name in _TAKEN_OVER), None)
-        if taken is not None:
-            raise TypeError(f"`{taken}` (={geometry[taken]!r}) is taken from `conv` and cannot be given")
+        copied = next((name for name in geometry if name in _COPIED_ARGUMENTS), None)
+        if copied is not None:
+            raise TypeError(f"`{copied}` (={geometry[copied]!r}) is taken from `conv` and cannot be given")
         if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
             raise ValueError(f"`conv` cannot be replaced: {LAZY}")
         if not isinstance(conv.weight, nn.Parameter):
             raise TypeError("`conv` computes its weight, by a parametrization or weight norm: remove that first")
         if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
-            raise ValueError(
-                "`learn_weight` (=False) would throw the weights of `conv` away: say init='paper' for that"
-            )
+            raise ValueError("`learn_weight` (=False) discards the weights of `conv` and requires init='paper'")
         layer = cls(
             conv.in_channels,
             conv.out_channels,
@@ -258,17 +274,17 @@ class AdaptiveConv(nn.Module, ABC):
             "init": (self.init, "identity"),
             "backend": (self.backend, "auto"),
         }
-        return text + "".join(f", {name}={value}" for name, (value, usual) in options.items() if value != usual)
+        return text + "".join(f", {name}={value}" for name, (value, default) in options.items() if value != default)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_recorder": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("weight", "bias"):  # of version 0.1
+        for name in ("weight", "bias"):  # checkpoints of version 0.1
             if f"{prefix}head.{name}" in state_dict:
                 state_dict[f"{prefix}predictor.{name}"] = state_dict.pop(f"{prefix}head.{name}")
         gain = self.geometry_gain
-        # A checkpoint without it leaves it as it is; on the meta device it has no value yet.
+        # A checkpoint without a gain leaves it unchanged; on the meta device it has no value yet.
         state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=gain.dtype) if gain.is_meta else gain)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -278,38 +294,27 @@ class AdaptiveConv(nn.Module, ABC):
         _checks.one_of(padding, ("same", "valid"), "padding")
         if padding == "valid":
             return (0,) * self.dim
-        reaches = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-        if any(s != 1 for s in self.stride) or any(reach % 2 for reach in reaches):
+        extents = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        if any(s != 1 for s in self.stride) or any(extent % 2 for extent in extents):
             raise ValueError(
-                f"`padding` (='same') needs stride 1 and an even dilation·(kernel_size − 1), got stride {self.stride}, "
-                f"kernel_size {self.kernel_size}, dilation {self.dilation}"
+                f"`padding` (='same') requires stride 1 and an even dilation·(kernel_size − 1), got "
+                f"stride {self.stride}, kernel_size {self.kernel_size}, dilation {self.dilation}"
             )
-        return tuple(reach // 2 for reach in reaches)
+        return tuple(extent // 2 for extent in extents)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow the weights to another device; the geometry's constants keep their precision."""
+        """Move the constants of the geometry with the weights; they keep their precision."""
         super()._apply(fn, recurse)
-        self.follow_weights()
+        self.sync_constants()
         return self
 
-    def follow_weights(self) -> None:
-        """Move the constants to where the weights are; not to the meta device, where they would lose their values."""
+    def sync_constants(self) -> None:
+        """Move the constants to the device of the weights, except to the meta device, where they lose their values."""
         if self.weight.device.type != "meta":
             self.move_constants(self.weight.device)
 
     def move_constants(self, device: torch.device) -> None:
-        """Move what is neither parameter nor buffer."""
+        """Move tensors that are neither parameters nor buffers."""
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
         if self.identity is not None and (self.identity.device, self.identity.dtype) != (device, dtype):
             self.identity = self._exact_identity.to(device, dtype)
-
-
-def _spelt_out(cls: type[AdaptiveConv]) -> inspect.Signature:
-    """Return the signature of a class, with the arguments of its base in place of ``*args, **options``."""
-    _, *own = inspect.signature(cls.__init__).parameters.values()
-    named = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(own) - len(named) == 2:
-        names = {p.name for p in named}
-        named += [p for p in inspect.signature(cls.__mro__[1]).parameters.values() if p.name not in names]
-        return inspect.Signature(sorted(named, key=lambda p: p.kind))
-    return inspect.Signature(own)

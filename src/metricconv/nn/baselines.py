@@ -1,7 +1,7 @@
-"""The other adaptive convolutions, behind the same base: a comparison differs in the support alone."""
+"""Baseline adaptive convolutions on the same base class: comparisons differ in the support alone."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,47 +12,54 @@ from .base import AdaptiveConv
 
 
 class DeformableConv2d(AdaptiveConv):
-    """A deformable convolution: every sample has its own predicted displacement, 2k² numbers a pixel.
+    """Deformable convolution of images (B, C, H, W): one predicted offset per sample, 2·k_h·k_w parameters per pixel.
 
-    With ``modulation=True`` it is the second version (DCNv2). See ``AdaptiveConv`` for the arguments.
+    With ``modulation=True`` it is the modulated version (DCNv2). Arguments as in ``MetricConv2d``, without those that
+    concern the metric.
     """
 
     dim: ClassVar[int] = 2
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.add_predictor(constants([0.0] * (2 * math.prod(self.kernel_size))))
+    def identity_parameters(self) -> Tensor:
+        """Return zero offsets."""
+        return constants([0.0] * (2 * math.prod(self.kernel_size)))
 
     def make_support(self, predicted: Tensor) -> Deformable:
-        """Read the numbers as displacements (y, x) of each sample."""
-        numbers = affine(predicted, gain=self.geometry_gain)
-        return Deformable(numbers.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation)
+        """Return the support whose sample j is displaced by the j-th predicted offset (y, x)."""
+        offsets = affine(predicted, gain=self.geometry_gain)
+        return Deformable(offsets.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation)
 
 
 class ShiftedConv2d(AdaptiveConv):
-    """A shifted ("entire deformable") convolution: the whole grid has one predicted displacement, 2 numbers a pixel."""
+    """Shifted ("entire deformable") convolution of images (B, C, H, W): one predicted offset per pixel, 2 parameters.
+
+    All samples of a pixel share the offset. Arguments as in ``DeformableConv2d``.
+    """
 
     dim: ClassVar[int] = 2
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.add_predictor(constants([0.0, 0.0]))
+    def identity_parameters(self) -> Tensor:
+        """Return a zero offset."""
+        return constants([0.0, 0.0])
 
     def make_support(self, predicted: Tensor) -> Shifted:
-        """Read the numbers as the displacement (y, x) of the grid."""
+        """Return the grid displaced by the predicted offset (y, x)."""
         return Shifted(affine(predicted, gain=self.geometry_gain), self.kernel_size, self.dilation)
 
 
 class DilatedConv2d(AdaptiveConv):
-    """A convolution with a predicted dilation, 1 number a pixel: the grid is scaled by a softplus that starts at 1."""
+    """Convolution of images (B, C, H, W) with a predicted dilation factor: 1 parameter per pixel.
+
+    The grid is scaled by a softplus that starts at 1. Arguments as in ``DeformableConv2d``.
+    """
 
     dim: ClassVar[int] = 2
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.add_predictor(constants([math.log(math.e - 1)]))
+    def identity_parameters(self) -> Tensor:
+        """Return the parameter for which the softplus is 1."""
+        return constants([math.log(math.e - 1)])
 
     def make_support(self, predicted: Tensor) -> Dilated:
-        """Read the number as a positive scale."""
-        numbers = affine(predicted, self.identity, self.geometry_gain)
-        return Dilated(torch.nn.functional.softplus(numbers), self.kernel_size, self.dilation)
+        """Return the grid scaled by the softplus of the raw parameter."""
+        raw = affine(predicted, self.identity, self.geometry_gain)
+        return Dilated(torch.nn.functional.softplus(raw), self.kernel_size, self.dilation)

@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs, so that the GPU does not wait for Python."""
+"""Training steps as CUDA graphs, which removes the overhead of kernel launches from Python."""
 
 import types
 import warnings
@@ -12,17 +12,17 @@ from .. import _checks
 
 
 def capture(model: nn.Module, *inputs: Tensor) -> None:
-    """Make a model replay CUDA graphs of its forward and backward pass while it trains, on inputs like these.
+    """Make a model replay CUDA graphs of its forward and backward pass in training mode.
 
-    On small images Python takes longer to launch a layer's kernels than the GPU to run them; a graph is launched at
-    once. Call it as the training step calls the model, under the same autocast; then train as before, on batches of
-    these very shapes. In evaluation mode the model is what it was, and so is its state: what trial steps do to batch
-    normalisation is undone. Copies of the model have no graphs. A model that has been moved to another device and back
-    must be captured again.
+    For small images, launching a layer's kernels from Python takes longer than running them; a graph is one launch.
+    Call this function in the same autocast context as the training step, then train as before on batches of the same
+    shapes. Evaluation mode is unaffected. The warm-up steps do not change the state of the model, such as the running
+    statistics of batch normalisation. Copies of the model have no graphs. A model that was moved to another device and
+    back must be captured again.
 
     Args:
-        model: in training mode, with no hooks, its parameters on the GPU.
-        *inputs: of one training step.
+        model: a model in training mode, without hooks, whose parameters are on the GPU.
+        *inputs: inputs of one training step.
     """
     _checks.instance_of(model, nn.Module, "model")
     for x in inputs:
@@ -32,14 +32,16 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
         found = f"{len(inputs)} inputs and tensors on {', '.join(sorted(devices))}"
         raise ValueError(f"`capture` needs a model and inputs on a GPU, got {found}")
     if not model.training:
-        raise ValueError("`model` is in evaluation mode: `capture` keeps training steps, so call model.train() first")
+        raise ValueError("`model` is in evaluation mode: `capture` records training steps, so call model.train() first")
     if isinstance(model.forward, Replay):
         del model.forward
     before = {name: value.clone() for name, value in model.state_dict().items()}
     dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
     try:
         with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")  # torch captures on its own
+            warnings.filterwarnings(
+                "ignore", message="The AccumulateGrad node's stream"
+            )  # torch captures on a side stream
             torch.cuda.make_graphed_callables(model, inputs)
     finally:
         model.load_state_dict(before)
@@ -49,33 +51,33 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
 class Replay:
     """The forward pass of a captured model.
 
-    A graph reads and writes where tensors were when it was captured, whatever is there now. So training steps are
-    refused when the parameters are elsewhere, or when inputs are of other shapes, which torch might broadcast.
+    A graph reads and writes the memory addresses that tensors had at its capture. Training steps therefore raise an
+    error if parameters have moved, or if inputs have other shapes, which torch might broadcast.
 
     Args:
-        model: that was captured.
-        forward: what torch made of its forward pass: the graphs in training mode, itself otherwise.
-        inputs: that it was captured with.
+        model: the captured model.
+        forward: its forward pass from torch: the graphs in training mode, the original otherwise.
+        inputs: the inputs of the capture.
     """
 
     def __init__(self, model: nn.Module, forward: Callable[..., Any], inputs: tuple[Tensor, ...]) -> None:
         self.model, self.forward = model, forward
-        self.places = [(parameter, parameter.data_ptr()) for parameter in model.parameters()]
-        self.kinds = _kinds(inputs)
+        self.addresses = [(parameter, parameter.data_ptr()) for parameter in model.parameters()]
+        self.signature = _signature(inputs)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Return what the model makes of inputs."""
+        """Return the output of the model."""
         if self.model.training:
-            if any(parameter.data_ptr() != place for parameter, place in self.places):
+            if any(parameter.data_ptr() != address for parameter, address in self.addresses):
                 raise RuntimeError("the model was moved after it was captured: call `capture` again")
-            if _kinds(inputs) != self.kinds:
+            if _signature(inputs) != self.signature:
                 raise ValueError(
-                    f"`inputs` were {self.kinds} when the model was captured, got {_kinds(inputs)}: leave out a batch "
-                    "that is not full"
+                    f"`inputs` must be {self.signature}, as at the capture, got {_signature(inputs)}: drop incomplete "
+                    "batches"
                 )
         return self.forward(*inputs, **options)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # for copies and files, which have no graphs
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles have no graphs
         return _plain_forward, (self.model,)
 
 
@@ -83,5 +85,5 @@ def _plain_forward(model: nn.Module) -> Callable[..., Any]:
     return types.MethodType(type(model).forward, model)
 
 
-def _kinds(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _signature(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else (x,) for x in inputs]

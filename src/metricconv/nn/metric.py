@@ -1,42 +1,75 @@
 """Metric convolutions: the support is the unit ball of a metric that is predicted, computed or given."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from .. import _checks
-from ..metrics import PARAMETRIZATIONS, Metric, Parametrization
+from ..metrics import PARAMETRIZATIONS, Metric, Parametrization, edge_metric, gradient_metric, structure_metric
 from ..metrics.flow import metric_padding
 from ..ops.problem import OutputGrid
 from ..stencils import STENCILS, Stencil, square_onion
 from ..supports import GeodesicBall, Rays, Support, TangentBall
-from .base import AdaptiveConv
+from .base import AdaptiveConv, AdaptiveOptions
+
+# Metrics of the input that `metric` accepts by name.
+INPUT_METRICS: dict[str, Callable[[Tensor], Metric]] = {
+    "gradient": gradient_metric,
+    "edge": edge_metric,
+    "structure": structure_metric,
+}
+
+
+class MetricOptions(AdaptiveOptions, total=False):
+    """Options of a metric convolution that ``from_conv`` accepts; see ``MetricConv``."""
+
+    parametrization: str | Parametrization
+    eps_omega: float | None
+    stencil: str | Stencil
+    radius: float | None
+    metric: Metric | Callable[[Tensor], Metric] | str | None
+    ball: str
+    steps: int | None
+    smooth: int
 
 
 class MetricConv(AdaptiveConv):
-    """A convolution over the unit balls of a metric: predictor (x → metric) + stencil + weights.
+    """Base class of convolutions over the unit balls of a metric: predictor (x → metric), stencil and weights.
+
+    Use ``MetricConv1d``, ``MetricConv2d`` or ``MetricConv3d``, which have the same arguments.
 
     Args:
-        *args, **options: see ``AdaptiveConv``: those of ``nn.Conv2d``, then ``metric_groups``, ``learn_weight``,
-            ``modulation``, ``init`` and ``backend``.
-        parametrization: how predicted numbers become a metric: "cholesky", "spectral6", "spectral7", or a
-            ``Parametrization`` of your own.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
+            default stencil requires odd kernel sizes.
+        padding_mode: "zeros" (default), "border" (also called "replicate", as in ``nn.Conv2d``), "reflect" or
+            "circular": the values of samples outside of the input.
+        parametrization: how raw parameters become a metric: "cholesky", "spectral6", "spectral7" (default), or a
+            ``Parametrization``.
         eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centred (Riemannian) and no drift is predicted.
-        stencil: how a ball is sampled: "square_onion" (default: the identity metric is the ordinary grid), "onion",
+            Default: that of the parametrization.
+        stencil: how a ball is sampled: "square_onion" (default: the identity metric gives the ordinary grid), "onion",
             "polar", or a ``Stencil``.
-        radius: the balls' radius in pixels where the predicted M is the identity. By default the reach of the ordinary
-            kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
-        metric: a metric instead of a predictor: a ``Metric``, or a callable from the input to one. Given on the grid
-            of the input, it is read at the centres of the output's pixels. One of the input's size is taken for that
-            even where a strided output has the same size. It is the user's: neither in ``state_dict`` nor among the
-            parameters.
-        ball: "tangent", of the metric at each pixel alone, or "geodesic", of the metric as it changes around it. They
-            start alike, as the identity metric is the same everywhere.
-        steps: of the integrator along each ray of a geodesic ball; see ``GeodesicBall``.
-        smooth: how many times the metric is smoothed before geodesic balls are found; see ``GeodesicBall``.
+        radius: radius of the balls in pixels where the predicted M is the identity. Default: the extent of the
+            ordinary kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
+        metric: a metric that replaces the predictor: a ``Metric``, a callable from the input to one, or "gradient",
+            "edge" or "structure" for ``metrics.gradient_metric`` and so on with their default arguments. A metric of
+            the input's size is interpolated at the centres of the output pixels, also if a strided output happens to
+            have the same size. It is neither in ``state_dict`` nor among the parameters.
+        ball: "tangent" (default), from the metric at each pixel alone, or "geodesic", from the metric around each
+            pixel. Both start equal, as the identity metric is constant.
+        steps: integration steps per ray of a geodesic ball; see ``GeodesicBall``.
+        smooth: how many times the metric is smoothed before geodesic balls are computed (default 1); see
+            ``GeodesicBall``.
+        metric_groups: number of groups of input channels, each with its own metric (default 1).
+        learn_weight: False fixes the kernel to the mean over samples and channels; it is then a buffer.
+        modulation: True multiplies each sample, at each pixel, by a predicted factor in (0, 2) that starts at 1.
+        init: "identity" (default) initialises weights as ``nn.Conv2d`` does; "paper" fills them with 1/(C·P), as in the
+            published experiments (with batch normalisation all output channels are then equal).
+        backend: "auto" (default), "triton", "cpu" or "reference", as in ``support_conv``.
+        device, dtype: of the parameters, as in ``nn.Conv2d``; the geometry is computed in float32 or wider.
 
     >>> conv = MetricConv2d(16, 32, 3, padding=1)
     >>> conv(torch.randn(2, 16, 8, 8)).shape
@@ -45,63 +78,97 @@ class MetricConv(AdaptiveConv):
 
     def __init__(
         self,
-        *args: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
         parametrization: str | Parametrization = "spectral7",
         eps_omega: float | None = None,
         stencil: str | Stencil = "square_onion",
         radius: float | None = None,
-        metric: Metric | Callable[[Tensor], Metric] | None = None,
+        metric: Metric | Callable[[Tensor], Metric] | str | None = None,
         ball: str = "tangent",
         steps: int | None = None,
         smooth: int = 1,
+        metric_groups: int = 1,
+        learn_weight: bool = True,
+        modulation: bool = False,
+        init: str = "identity",
+        backend: str = "auto",
         device: torch.device | str | None = None,
-        **options: Any,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(*args, device=device, **options)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            metric_groups=metric_groups,
+            learn_weight=learn_weight,
+            modulation=modulation,
+            init=init,
+            backend=backend,
+            device=device,
+            dtype=dtype,
+        )
         self.stencil = self._stencil(stencil)
         self._stencil_name = stencil if isinstance(stencil, str) else "given"
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
         if steps is not None and ball == "tangent":
-            raise ValueError(f"`steps` (={steps!r}) are those of geodesics: they need ball='geodesic'")
+            raise ValueError(f"`steps` (={steps!r}) requires ball='geodesic'")
         if smooth != 1 and ball == "tangent":
-            raise ValueError(f"`smooth` (={smooth!r}) is for geodesics: it needs ball='geodesic'")
+            raise ValueError(f"`smooth` (={smooth!r}) requires ball='geodesic'")
         self.rays = Rays.of(self.stencil) if ball == "geodesic" else None
         self.steps = steps if steps is None else _checks.whole(steps, "steps", minimum=1)
         self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         paper = self.init == "paper"
-        reach = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
-        self.radius = float(1 if paper else max(reach, 1)) if radius is None else _checks.positive(radius, "radius")
-        if metric is not None and not isinstance(metric, Metric) and not callable(metric):
-            raise TypeError(f"`metric` must be a Metric or a function of the input, got {type(metric).__name__}")
-        self.metric: Metric | Callable[[Tensor], Metric] | None = metric
+        extent = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        self.radius = float(1 if paper else max(extent, 1)) if radius is None else _checks.positive(radius, "radius")
+        self.metric = _resolve_metric(metric)
         self.parametrization: Parametrization | None = None
         if metric is None:
             self.parametrization = self._parametrization(parametrization, eps_omega)
             self.add_predictor(self.parametrization.neutral() if paper else self.parametrization.identity())
         else:
-            for name, value, usual in (
+            for name, value, default in (
                 ("modulation", self.modulation, False),
                 ("metric_groups", self.metric_groups, 1),
                 ("parametrization", parametrization, "spectral7"),
                 ("eps_omega", eps_omega, None),
                 ("radius", radius, None),
             ):
-                if value != usual:
-                    raise ValueError(f"`{name}` (={value}) is of predicted metrics: it cannot go with a given `metric`")
-        self.follow_weights()
+                if value != default:
+                    raise ValueError(f"`{name}` (={value}) has no effect when `metric` is given")
+        self.sync_constants()
+
+    @classmethod
+    def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Unpack[MetricOptions]) -> Self:
+        """Return a metric convolution that shares the weights of ``conv``; see ``AdaptiveConv.from_conv``."""
+        return cls._from_conv(conv, geometry)
 
     def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:
         """Return the unit balls of the predicted metric."""
         assert self.parametrization is not None
-        read = self.parametrization.formula if self.backend == "reference" else self.parametrization
-        return self._balls(read(predicted, self.identity, self.geometry_gain, self.radius))
+        to_metric = self.parametrization.formula if self.backend == "reference" else self.parametrization
+        return self._unit_balls(to_metric(predicted, self.identity, self.geometry_gain, self.radius))
 
     def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
-        """Return the unit balls at each output pixel, and the modulation if there is one."""
+        """Return the unit balls of all output pixels, and the modulation (B, G, P, *out) or None."""
         if self.metric is None:
             return super().predict_support(x)
         self.check_input(x)
-        return self._balls(self._given(x)).with_stride(self.stride), None
+        return self._unit_balls(self._metric_of(x)).with_stride(self.stride), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
@@ -116,7 +183,7 @@ class MetricConv(AdaptiveConv):
         return text
 
     def move_constants(self, device: torch.device) -> None:
-        """Move the stencil and a given metric."""
+        """Move the identity, the stencil and a given metric."""
         super().move_constants(device)
         # Apple's GPUs have no float64.
         dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -125,8 +192,8 @@ class MetricConv(AdaptiveConv):
         if isinstance(self.metric, Metric):
             self.metric = self.metric.to(device)
 
-    def _balls(self, metric: Metric) -> TangentBall | GeodesicBall:
-        if self.rays is None or not len(self.rays.vectors):  # of one sample alone, balls of both kinds are the same
+    def _unit_balls(self, metric: Metric) -> TangentBall | GeodesicBall:
+        if self.rays is None or not len(self.rays.vectors):  # one central sample: both kinds of ball are equal
             return TangentBall(metric, self.stencil, self.dilation)
         return GeodesicBall(
             metric,
@@ -138,12 +205,13 @@ class MetricConv(AdaptiveConv):
             padding_mode=metric_padding(self.padding_mode),
         )
 
-    def _given(self, x: Tensor) -> Metric:
+    def _metric_of(self, x: Tensor) -> Metric:
+        """Return the given metric, or the one computed from the input, at the output pixels."""
         metric = self.metric if isinstance(self.metric, Metric) else self.metric(x)  # type: ignore[misc]
         if not isinstance(metric, Metric):
-            raise TypeError(f"`metric` must give a Metric, got {type(metric).__name__}")
+            raise TypeError(f"`metric` must return a Metric, got {type(metric).__name__}")
         grid = OutputGrid(tuple(x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
-        # An output of stride 1 and the input's size has its centres at the input's pixels.
+        # With stride 1 and equal sizes the centres of the output pixels are the input pixels.
         if metric.spatial == x.shape[2:] and (max(self.stride) > 1 or grid.size != x.shape[2:]):
             like = next(iter(metric.tensors().values()))
             metric = metric.at(grid.centres(like).unsqueeze(0))
@@ -170,28 +238,34 @@ class MetricConv(AdaptiveConv):
                 raise ValueError(f"`parametrization` (={parametrization}) must have {self.dim} spatial axes")
             return parametrization
         _checks.one_of(parametrization, PARAMETRIZATIONS, "parametrization")
-        made = PARAMETRIZATIONS[parametrization](dim=self.dim)
-        return made if eps_omega is None else dataclasses.replace(made, eps_omega=eps_omega)
+        default = PARAMETRIZATIONS[parametrization](dim=self.dim)
+        return default if eps_omega is None else dataclasses.replace(default, eps_omega=eps_omega)
 
 
 class MetricConv1d(MetricConv):
-    """A metric convolution of signals (B, C, L): balls are intervals around each sample. See ``MetricConv``."""
+    """Metric convolution of signals, (B, C_in, L) → (B, C_out, L_out): balls are intervals.
+
+    Arguments as in ``MetricConv``; the output size is that of ``nn.Conv1d``.
+    """
 
     dim: ClassVar[int] = 1
 
     @classmethod
-    def from_conv1d(cls, conv: nn.Conv1d, **geometry: Any) -> Self:
+    def from_conv1d(cls, conv: nn.Conv1d, **geometry: Unpack[MetricOptions]) -> Self:
         """Return a metric convolution that starts equal to ``conv`` and shares its weights."""
         return cls.from_conv(conv, **geometry)
 
 
 class MetricConv2d(MetricConv):
-    """A metric convolution of images (B, C, H, W): balls are ellipses around each pixel. See ``MetricConv``."""
+    """Metric convolution of images, (B, C_in, H, W) → (B, C_out, H_out, W_out): balls are ellipses.
+
+    Arguments as in ``MetricConv``; the output size is that of ``nn.Conv2d``.
+    """
 
     dim: ClassVar[int] = 2
 
     @classmethod
-    def from_conv2d(cls, conv: nn.Conv2d, **geometry: Any) -> Self:
+    def from_conv2d(cls, conv: nn.Conv2d, **geometry: Unpack[MetricOptions]) -> Self:
         """Return a metric convolution that starts equal to ``conv`` and shares its weights.
 
         >>> conv = nn.Conv2d(4, 8, 3, stride=2, padding=1)
@@ -203,11 +277,25 @@ class MetricConv2d(MetricConv):
 
 
 class MetricConv3d(MetricConv):
-    """A metric convolution of volumes (B, C, D, H, W): balls are ellipsoids around each voxel. See ``MetricConv``."""
+    """Metric convolution of volumes, (B, C_in, D, H, W) → (B, C_out, D_out, H_out, W_out): balls are ellipsoids.
+
+    Arguments as in ``MetricConv``; the output size is that of ``nn.Conv3d``.
+    """
 
     dim: ClassVar[int] = 3
 
     @classmethod
-    def from_conv3d(cls, conv: nn.Conv3d, **geometry: Any) -> Self:
+    def from_conv3d(cls, conv: nn.Conv3d, **geometry: Unpack[MetricOptions]) -> Self:
         """Return a metric convolution that starts equal to ``conv`` and shares its weights."""
         return cls.from_conv(conv, **geometry)
+
+
+def _resolve_metric(
+    metric: Metric | Callable[[Tensor], Metric] | str | None,
+) -> Metric | Callable[[Tensor], Metric] | None:
+    """Return the function that a name stands for; anything else must be a metric, a callable or None."""
+    if isinstance(metric, str):
+        return INPUT_METRICS[_checks.one_of(metric, INPUT_METRICS, "metric")]
+    if metric is None or isinstance(metric, Metric) or callable(metric):
+        return metric
+    raise TypeError(f"`metric` must be a Metric, a function of the input or a name, got {type(metric).__name__}")

@@ -1,4 +1,4 @@
-"""The predictor of an adaptive convolution: a convolution that starts at zero."""
+"""The predictor of an adaptive convolution: a convolution initialised to zero."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from ..ops.functional import narrow_conv
 
 
 class Predictor(nn.Module):
-    """Predicts the raw numbers of every output pixel from the input.
+    """Predict the raw parameters of every output pixel from the input.
 
-    It starts at zero, so that a layer begins as its identity says. On purpose it is not an ``nn.Conv2d``: loops that
-    initialise every ``nn.Conv2d`` of a model leave it alone.
+    It is initialised to zero, so that a layer starts at its identity. It is deliberately not an ``nn.Conv2d``, so that
+    loops that initialise every ``nn.Conv2d`` of a model do not change it.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Predictor(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
-        """Predict zeros again."""
+        """Set weights and bias to zero."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Start at zero where a checkpoint that takes a layer off the meta device has no head."""
+        """Load a checkpoint; parameters that it lacks become zero if they are on the meta device."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata, _, missing, *_ = args
         if metadata.get("assign_to_params_buffers"):
@@ -58,13 +58,13 @@ class Predictor(nn.Module):
         return narrow_conv(x, self.weight, self.bias, self.stride, padding, self.dilation)
 
     def extra_repr(self) -> str:
-        """Describe the head in a printed model."""
+        """Describe the predictor in a printed model."""
         out_channels, in_channels, *kernel = self.weight.shape
-        return f"{in_channels} → {out_channels} numbers a pixel, kernel_size={tuple(kernel)}"
+        return f"{in_channels} → {out_channels} parameters per pixel, kernel_size={tuple(kernel)}"
 
 
 def _pad(x: Tensor, padding: Sequence[int], padding_mode: str) -> Tensor:
-    """Pad every spatial axis on both sides, by more than ``nn.functional.pad`` allows if need be."""
+    """Pad every spatial axis on both sides, if necessary by more than ``nn.functional.pad`` supports."""
     if all(p < size for p, size in zip(padding, x.shape[2:], strict=True)):
         mode = "replicate" if padding_mode == "border" else padding_mode
         return nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)

@@ -1,4 +1,4 @@
-"""What training a network of adaptive convolutions needs beside the layers."""
+"""Training of networks with adaptive convolutions: parameter groups, regularisation, warm-up, recording."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from .base import AdaptiveConv
 
 
 def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveConv]]:
-    """Yield the adaptive convolutions of a model, by name."""
+    """Yield the name and the module of every adaptive convolution of a model."""
     _checks.instance_of(model, nn.Module, "model")
     yield from ((name, m) for name, m in model.named_modules() if isinstance(m, AdaptiveConv))
 
@@ -26,10 +26,15 @@ def param_groups(
     weight_decay: float = 0.0,
     metric_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Split a model's parameters for an optimiser: the heads learn at ``lr · metric_lr_mult``, the rest at ``lr``.
+    """Return two parameter groups for an optimiser: the predictors, and all other parameters of a model.
 
-    They have weight decays of their own too, ``metric_weight_decay`` and ``weight_decay``. A multiplier of 0.1 suits
-    tangent balls; geodesic balls, and deformable and shifted layers, want 0.01.
+    Args:
+        model: any module.
+        lr: learning rate of the other parameters.
+        metric_lr_mult: learning rate of the predictors, relative to ``lr``. 0.1 (default) suits tangent balls; 0.01
+            suits geodesic balls, deformable and shifted layers.
+        weight_decay: weight decay of the other parameters (default 0).
+        metric_weight_decay: weight decay of the predictors (default 0).
 
     >>> from metricconv.nn import MetricConv2d
     >>> groups = param_groups(MetricConv2d(3, 8, 3), lr=0.1)
@@ -41,13 +46,13 @@ def param_groups(
     _checks.not_negative(weight_decay, "weight_decay")
     _checks.not_negative(metric_weight_decay, "metric_weight_decay")
     predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
-    heads = {id(p): p for predictor in predictors for p in predictor.parameters()}
-    rest = [p for p in model.parameters() if id(p) not in heads]
+    predictor_parameters = {id(p): p for predictor in predictors for p in predictor.parameters()}
+    rest = [p for p in model.parameters() if id(p) not in predictor_parameters]
     return [
         {"name": "weights", "params": rest, "lr": lr, "weight_decay": weight_decay},
         {
             "name": "geometry",
-            "params": list(heads.values()),
+            "params": list(predictor_parameters.values()),
             "lr": lr * metric_lr_mult,
             "weight_decay": metric_weight_decay,
         },
@@ -55,9 +60,9 @@ def param_groups(
 
 
 def geometry_l1(model: nn.Module) -> Tensor:
-    """Return the mean, over the weight and bias of every head, of mean|·|: zero where the layers are at their identity.
+    """Return the mean of mean|p| over the weights and biases p of all predictors; zero if all layers are identities.
 
-    Add λ times this to a loss to keep the geometry near an ordinary convolution's.
+    Add λ times this to a loss to keep the geometry close to that of an ordinary convolution.
     """
     predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
     means = [p.abs().mean() for predictor in predictors for p in predictor.parameters()]
@@ -67,10 +72,10 @@ def geometry_l1(model: nn.Module) -> Tensor:
 
 
 def set_geometry_gain(model: nn.Module, gain: float) -> None:
-    """Multiply what every head predicts by ``gain``: 0 freezes the geometry at its identity, 1 is the usual.
+    """Multiply the output of every predictor by ``gain``: 0 fixes the geometry at its identity, 1 is the default.
 
-    Call it with a growing gain to warm up, between a backward pass and the next forward pass. A model without adaptive
-    convolutions is left as it is.
+    Call it with an increasing gain to warm up, between a backward pass and the next forward pass. A model without
+    adaptive convolutions is unchanged.
     """
     _checks.not_negative(gain, "gain")
     for _, layer in adaptive_layers(model):
@@ -78,9 +83,9 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
 
 
 def reset_geometry(model: nn.Module) -> None:
-    """Set every head of a model to zero, and its gain to 1: layers look where ordinary convolutions do, as at first.
+    """Set every predictor of a model to zero and its gain to 1, so that layers sample the ordinary grid again.
 
-    Weights stay. Call it after code that initialises all parameters of a model, those of heads included.
+    Weights are unchanged. Call it after code that initialises all parameters of a model, including the predictors'.
     """
     for _, layer in adaptive_layers(model):
         layer.reset_geometry()
@@ -88,31 +93,31 @@ def reset_geometry(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
-    """Keep, by layer name, where each adaptive convolution looked last; no hooks are left behind.
+    """Record the most recent support of each adaptive convolution, by layer name, while the context is active.
 
     >>> from metricconv.nn import MetricConv2d
     >>> layer = MetricConv2d(3, 8, 3)
-    >>> with record_supports(layer) as seen:
+    >>> with record_supports(layer) as supports:
     ...     _ = layer(torch.randn(1, 3, 8, 8))
-    >>> seen[""].metric.spatial
+    >>> supports[""].metric.spatial
     torch.Size([6, 6])
     """
-    seen: dict[str, Support] = {}
-    with watch_supports(model, seen.__setitem__):
-        yield seen
+    supports: dict[str, Support] = {}
+    with watch_supports(model, supports.__setitem__):
+        yield supports
 
 
 @contextlib.contextmanager
-def watch_supports(model: nn.Module, see: Callable[[str, Support], None]) -> Iterator[None]:
-    """Call ``see`` with a layer's name and where it looks, each time that an adaptive convolution looks."""
+def watch_supports(model: nn.Module, callback: Callable[[str, Support], None]) -> Iterator[None]:
+    """Call ``callback(name, support)`` at every forward pass of an adaptive convolution of a model."""
     layers = dict(adaptive_layers(model))
     before = {name: layer._recorder for name, layer in layers.items()}
 
     def record(name: str, support: Support) -> None:
-        see(name, support)
-        around = before[name]
-        if around is not None:
-            around(support)
+        callback(name, support)
+        outer = before[name]  # of an enclosing context
+        if outer is not None:
+            outer(support)
 
     for name, layer in layers.items():
         layer._recorder = functools.partial(record, name)
