@@ -1,11 +1,11 @@
-"""Docstrings as the site shows them: doctests in colour, and mathematics kept from being read as Markdown."""
+"""Prepare docstrings for the site: highlight doctests, and escape mathematics that Markdown would interpret."""
 
 import re
 from typing import Any
 
 import griffe
 
-# Inline code, which stays as it is, and signs that Markdown would take for emphasis.
+# Inline code, which is kept unchanged, and characters that Markdown would interpret as emphasis.
 _CODE_OR_SIGN = re.compile(r"(`+.+?`+)|([*_])")
 _ARGUMENT = re.compile(r"( {4}\S.*?: )(.*)")
 _FLAG = re.compile(r"\s*# doctest: .*$")
@@ -21,16 +21,16 @@ class Readable(griffe.Extension):
 
 
 def readable(text: str) -> str:
-    """Return a docstring with its doctests fenced and the signs of its prose escaped."""
+    """Return a docstring with fenced doctests and escaped prose."""
     return "\n\n".join(map(_block, re.split(r"\n[ ]*\n", text)))
 
 
 def _block(text: str) -> str:
-    """Rewrite what stands between two blank lines."""
+    """Rewrite one block of text between blank lines."""
     lines = text.splitlines()
     if text.startswith(">>>"):
         return "\n".join(["```pycon", *(_FLAG.sub("", line) for line in lines), "```"])
-    if text.startswith("    ") or text == "::":  # a formula or drawing, which is code to Markdown
+    if text.startswith("    ") or text == "::":  # a formula or diagram, which Markdown renders as code
         return text if text != "::" else ""
     if lines[:1] == ["Args:"]:
         return "\n".join([lines[0], *map(_argument, lines[1:])])
@@ -38,7 +38,7 @@ def _block(text: str) -> str:
 
 
 def _argument(line: str) -> str:
-    """Escape what is said of an argument, and leave its name."""
+    """Escape the description of an argument, and keep its name."""
     named = _ARGUMENT.fullmatch(line)
     return named[1] + _escaped(named[2]) if named else _escaped(line)
 

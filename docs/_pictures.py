@@ -1,6 +1,6 @@
-"""Draw the pictures of these pages, from what comes with scikit-image: ``python docs/_pictures.py``.
+"""Draw the figures of these pages from scikit-image's images: ``python docs/_pictures.py``.
 
-Those of the gallery are what the scripts in examples/ write, made smaller; its geodesics are an experiment's.
+The figures of the gallery are written by the scripts in examples/ and compressed; its geodesics by an experiment.
 """
 
 import importlib.util
@@ -32,18 +32,18 @@ from metricconv.viz.balls import draw_ball
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
-# Bytes of a picture in its true colours, at most.
+# Maximum size of a true-colour figure in bytes.
 LARGEST = 350_000
 
 CAMERA = skimage.transform.resize(skimage.data.camera()[40:296, 130:386], (128, 128), anti_aliasing=True)
 CLEAN = torch.from_numpy(CAMERA)[None, None]
 NOISY = CLEAN + 0.1 * torch.randn(CLEAN.shape, generator=torch.Generator().manual_seed(0))
-# Where balls are drawn: 6 × 6 pixels around the head.
+# Pixels whose balls are drawn: 6 × 6 around the cameraman's face.
 PART = [(y, x) for y in np.linspace(9, 63, 6) for x in np.linspace(35, 89, 6)]
 VIEW = {"xlim": (29.5, 94.5), "ylim": (68.5, 3.5)}
 
 gradient, edge = mc.metrics.gradient_metric, mc.metrics.edge_metric
-READINGS = {
+IMAGE_METRICS = {
     "gradient": partial(gradient, scale=1.5),
     "edge": edge,
     "structure": mc.metrics.structure_metric,
@@ -51,7 +51,7 @@ READINGS = {
 
 
 def main() -> None:
-    """Draw all pictures anew."""
+    """Draw all figures."""
     rows: dict[str, Callable[[], Figure]] = {
         "metrics": metrics,
         "stencils": stencils,
@@ -65,7 +65,9 @@ def main() -> None:
             r"$\varepsilon_\omega$", (1, 0.5, 0.3), lambda eps: gradient(CLEAN, 0.2, 6, eps_omega=eps, scale=1.5)
         ),
         "scale": lambda: over_image("scale", (None, 1, 2), lambda scale: gradient(NOISY, 0.1, 10, scale=scale), NOISY),
-        "metric": lambda: over_image("metric", READINGS, lambda name: READINGS[name](CLEAN, iota=0.07, alpha=10)),
+        "metric": lambda: over_image(
+            "metric", IMAGE_METRICS, lambda name: IMAGE_METRICS[name](CLEAN, iota=0.07, alpha=10)
+        ),
     }
     for name, draw in rows.items():
         save(draw(), DOCS / "pictures" / f"{name}.png")
@@ -105,7 +107,7 @@ def stencils() -> Figure:
     named = {
         "polar(5): 5 radii × 5 angles": mc.stencils.polar(5),
         "onion(5): rings of 8, 16 samples": mc.stencils.onion(5),
-        "square_onion(5): the 5 × 5 grid, bent": mc.stencils.square_onion(5),
+        "square_onion(5): the deformed 5 × 5 grid": mc.stencils.square_onion(5),
     }
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
     for ax, (name, stencil) in zip(axes, named.items(), strict=True):
@@ -123,11 +125,11 @@ def supports() -> Figure:
 
 
 def parametrizations() -> Figure:
-    """Draw the balls of the same random numbers by each parametrization."""
+    """Draw balls of the same random parameters with each parametrization."""
     kinds: dict[str, mc.metrics.Parametrization] = {
-        "cholesky, 5 numbers": mc.metrics.Cholesky(),
-        "spectral6, 6 numbers": mc.metrics.Spectral6(),
-        "spectral7, 7 numbers": mc.metrics.Spectral7(),
+        "cholesky, 5 parameters": mc.metrics.Cholesky(),
+        "spectral6, 6 parameters": mc.metrics.Spectral6(),
+        "spectral7, 7 parameters": mc.metrics.Spectral7(),
         r"spectral7, $\varepsilon_\omega = 1$": mc.metrics.Spectral7(eps_omega=1),
     }
     figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
@@ -151,17 +153,17 @@ def padding() -> Figure:
 
 
 def ball() -> Figure:
-    """Draw both balls of a metric, over the clean image."""
+    """Draw tangent and geodesic balls of a metric over the clean image."""
     metric = edge(CLEAN, 0.02, 10)
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
     for ax, kind in zip(axes, ("tangent", "geodesic"), strict=False):
         viz.plot_unit_balls(metric, CAMERA, PART, kind, axes=ax).set(title=f"{kind} balls", **VIEW)
-    viz.plot_metric_field(metric, CAMERA, "size", axes=axes[2]).set(title="their metric", **VIEW)
+    viz.plot_metric_field(metric, CAMERA, "size", axes=axes[2]).set(title="size of the unit ball", **VIEW)
     return figure
 
 
 def samples() -> Figure:
-    """Filter with more and more samples of the same balls."""
+    """Filter with an increasing number of samples of the same balls."""
     metric = partial(edge, iota=0.02, alpha=20, scale=1.5)
     figure, axes = plt.subplots(1, 4, figsize=(11, 3.0), layout="constrained")
     for ax, k in zip(axes, (3, 5, 11, 21), strict=True):
@@ -176,7 +178,7 @@ def samples() -> Figure:
 def over_image(
     name: str, values: Iterable[Any], metric: Callable[[Any], mc.Metric], image: torch.Tensor = CLEAN
 ) -> Figure:
-    """Draw the tangent balls of a metric with one of its knobs at several values."""
+    """Draw the tangent balls of a metric for several values of one option."""
     values = list(values)
     figure, axes = plt.subplots(1, len(values), figsize=(10, 3.6), layout="constrained")
     for ax, value in zip(axes, values, strict=True):
@@ -195,14 +197,14 @@ def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: f
 
 
 def comparison() -> None:
-    """Run the demonstration, and keep its picture."""
+    """Run the demonstration and keep its figure."""
     with tempfile.TemporaryDirectory() as folder:
         demo.run(Path(folder))
         shrink(Image.open(Path(folder) / "comparison.png").convert("RGB"), DOCS / "comparison.png")
 
 
 def gallery(script: Path) -> None:
-    """Run an example, and keep what it draws."""
+    """Run an example and keep its figure."""
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None and spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
@@ -222,9 +224,9 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shrink(image: Image.Image, path: Path) -> None:
-    """Write an image, with 256 colours if it is large and few are lost by that; or if it is larger than a page bears.
+    """Write an image; with 256 colours if it is large and this loses little, or if it exceeds ``LARGEST``.
 
-    Bars and fields of colour lose many: they would show bands that are not there.
+    Colour bars and smooth fields lose more: quantisation would show bands in them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, optimize=True)

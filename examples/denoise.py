@@ -1,4 +1,4 @@
-"""Denoise a photograph without learning: every filter takes the mean of k² samples and differs in where they lie."""
+"""Denoise a photograph without learning: all filters average k² samples and differ in the sampling locations."""
 
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ def main(folder="outputs/examples", size=192, samples=11):
     clean = skimage.transform.resize(skimage.data.camera(), (size, size), anti_aliasing=True)
     noisy = clean + np.random.default_rng(0).normal(0, 0.1, clean.shape)
 
-    # A tangent ball takes the metric at its pixel for that of all its points: one that flattens balls against edges
-    # suits it. A geodesic ball feels how the metric changes, and stops at edges that a round metric makes far away.
+    # A tangent ball uses the metric at its pixel for all of its points: a metric that flattens balls along edges suits
+    # it. A geodesic ball follows the changes of the metric: an isotropic metric suits it, with long distances at edges.
     gradient = partial(mc.metrics.gradient_metric, iota=0.15, alpha=20, scale=1.5)
     edge = partial(mc.metrics.edge_metric, iota=0.01, alpha=20, scale=1)
     images = {

@@ -1,4 +1,4 @@
-"""Swap the convolutions of a network that you have: the weights are kept, and at first so are the outputs."""
+"""Convert the convolutions of a trained network: weights are kept, and outputs are equal until training continues."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ TEXTURES = ("brick", "grass", "gravel")
 
 
 def batch(count, size=32):
-    """Return random patches of scikit-image's textures, and which texture each is."""
+    """Return random patches of scikit-image's textures, and the label of each patch."""
     pictures = torch.stack([torch.tensor(getattr(skimage.data, name)() / 255.0).float() for name in TEXTURES])
     kinds = torch.randint(len(TEXTURES), (count,))
     corners = torch.randint(pictures.shape[-1] - size, (count, 2)).tolist()
@@ -22,7 +22,7 @@ def batch(count, size=32):
 
 
 def train(net, optimiser, steps, count):
-    """Take so many steps and return the loss at each."""
+    """Train for the given number of steps and return the loss at each step."""
     losses = []
     for _ in range(steps):
         patches, kinds = batch(count)
@@ -35,7 +35,7 @@ def train(net, optimiser, steps, count):
 
 
 def main(folder="outputs/examples", steps=150, count=32):
-    """Write drop_in.png and return the losses before and after the swap."""
+    """Write drop_in.png and return the losses before and after the conversion."""
     torch.manual_seed(0)
     net = nn.Sequential(
         *(nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
@@ -55,7 +55,7 @@ def main(folder="outputs/examples", steps=150, count=32):
     figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
     ax.plot(range(steps), before, label="ordinary convolutions")
     ax.plot(range(steps, 2 * steps), after, label="metric convolutions, same weights")
-    ax.set(xlabel="step", ylabel="loss", yscale="log", title=f"swapped at step {steps}: outputs differ by {gap:.0e}")
+    ax.set(xlabel="step", ylabel="loss", yscale="log", title=f"converted at step {steps}: outputs differ by {gap:.0e}")
     ax.axvline(steps, color="0.6", linestyle="dashed")
     ax.legend()
     Path(folder).mkdir(parents=True, exist_ok=True)

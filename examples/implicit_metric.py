@@ -1,4 +1,4 @@
-"""The metric that a deformable convolution has implicitly: fit a Randers metric to where it looks."""
+"""The implicit metric of a deformable convolution: fit a Randers metric to its sampling locations."""
 
 from pathlib import Path
 
@@ -28,17 +28,17 @@ def main(folder="outputs/examples", size=128, steps=150):
 
     with torch.no_grad(), mc.nn.record_supports(layer) as seen:
         layer(noisy)
-    fit = mc.metrics.fit_randers(seen[""])  # 50 numbers a pixel, explained by 5
+    fit = mc.metrics.fit_randers(seen[""])  # 50 offsets per pixel, explained by 5 parameters
     residual = fit.residual[0, 0]
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
     part = [(y, x) for y in np.linspace(0.2, 0.36, 3) * size for x in np.linspace(0.38, 0.54, 3) * size]
-    viz.plot_unit_balls(seen[""], noisy, part, axes=left).set_title("its samples, and the balls fitted")
+    viz.plot_unit_balls(seen[""], noisy, part, axes=left).set_title("samples and fitted balls")
     left.set(xlim=(0.33 * size, 0.59 * size), ylim=(0.41 * size, 0.15 * size))
     viz.plot_metric_field(fit.metric, clean, "anisotropy", axes=middle).set_title("anisotropy of the implicit metric")
     shown = right.imshow(residual.numpy(), cmap="magma")
-    figure.colorbar(shown, ax=right, label="rms distance of its samples (px)", fraction=0.046)
-    right.set(title="what a ball does not explain", xticks=[], yticks=[])
+    figure.colorbar(shown, ax=right, label="RMS distance of samples (px)", fraction=0.046)
+    right.set(title="residual of the fit", xticks=[], yticks=[])
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "implicit_metric.png")
     return {"residual": residual.median().item(), "anisotropy": fit.metric.anisotropy.median().item()}

@@ -1,4 +1,4 @@
-"""See where a deep unit looks: the supports of all layers below it, composed, beside those of ordinary layers."""
+"""Plot the receptive field of a deep unit: the composed supports of all layers below it, and of ordinary layers."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from metricconv import viz
 
 
 def main(folder="outputs/examples", size=128, depth=6):
-    """Write receptive_fields.png and return how many pixels each unit sees."""
+    """Write receptive_fields.png and return the effective size of each receptive field in pixels."""
     image = skimage.transform.resize(skimage.data.camera(), (size, size), anti_aliasing=True)
     image = torch.tensor(image).float()[None, None]
 
-    # No training: all layers look along the structures of the image itself, over balls as large as the 5 × 5 grid.
+    # No training: all layers share a metric of the image's structures, with balls as large as the 5 × 5 grid.
     metric = mc.metrics.structure_metric(image, iota=0.15, alpha=30)
     layers = [mc.nn.MetricConv2d(1, 1, 5, padding=2, padding_mode="reflect", metric=metric) for _ in range(depth)]
     net = nn.Sequential(*layers)
@@ -31,8 +31,8 @@ def main(folder="outputs/examples", size=128, depth=6):
         view = 0.25 * size
         ax.set(xlim=(x - view, x + view), ylim=(y + view, y - view))
         field = viz.receptive_field(net, image, (y, x))
-        spread.append(float(1 / field.square().sum()))  # in pixels, as if it were even
-    figure.supxlabel("solid: half and nine tenths of what the unit sees; dashed: of ordinary convolutions", fontsize=9)
+        spread.append(float(1 / field.square().sum()))  # pixels of a uniform field of the same concentration
+    figure.supxlabel("solid: 50 % and 90 % of the receptive field; dashed: ordinary convolutions", fontsize=9)
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "receptive_fields.png")
     return spread

@@ -1,4 +1,4 @@
-"""Filter a volume, and build with a 3-D layer: all of it works in one, two and three dimensions."""
+"""Filter a volume and apply a 3-D layer: everything works in one, two and three dimensions."""
 
 from functools import partial
 from pathlib import Path
@@ -30,14 +30,14 @@ def main(folder="outputs/examples", size=40, depth=10, samples=5):
         for name, volume in volumes.items()
     }
 
-    layer = mc.nn.MetricConv3d(1, 4, 3, padding=1)  # ellipsoids: 6 numbers for M, 3 for ω, and what its frame needs
+    layer = mc.nn.MetricConv3d(1, 4, 3, padding=1)  # ellipsoids: 6 parameters for M, 3 for ω, and those of its frame
     features = layer(torch.tensor(noisy)[None, None].float())
 
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for ax, (name, volume) in zip(axes, {"clean": clean, **volumes}.items(), strict=True):
         ax.imshow(volume[depth // 2], cmap="gray", vmin=0, vmax=1)
         ax.set(title=name if name == "clean" else f"{name}: {psnr[name]:.1f} dB", xticks=[], yticks=[])
-    figure.supylabel("the middle slice", fontsize=9)
+    figure.supylabel("middle slice", fontsize=9)
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "volume.png")
     return {**psnr, "features": tuple(features.shape)}

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, asks nothing of other machines, and does what it prints."""
+"""The documentation builds without warnings, loads nothing from other servers, and its snippets and commands run."""
 
 import importlib.util
 import re
@@ -95,7 +95,7 @@ def test_docstrings_keep_their_signs_their_code_and_their_doctests():
 def test_every_public_name_has_its_place_in_the_api_pages():
     shown = set(re.findall(r"^::: metricconv\.(\S+)", "\n".join(p.read_text() for p in PAGES), re.MULTILINE))
     names = {name.rpartition(".")[2] for name in shown}
-    aside = {"PARAMETRIZATIONS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # told in words
+    aside = {"PARAMETRIZATIONS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # described in the text
     public = {*mc.__all__, *mc.metrics.__all__, *mc.nn.__all__, *mc.ops.__all__, *mc.supports.__all__} - aside
     modules = {name for name in public if type(getattr(mc, name, None)).__name__ == "module"}
     viz = pytest.importorskip("metricconv.viz")
@@ -165,7 +165,7 @@ def test_commands_behind_the_results_parse(page, tmp_path, monkeypatch):
 
 
 def _pictures(folder: Path) -> None:
-    """Write the pictures that commands name."""
+    """Write the images that the commands read."""
     numpy, skimage = pytest.importorskip("numpy"), pytest.importorskip("skimage")
     zarr = pytest.importorskip("zarr")
     grey = skimage.data.camera()[96:120, 256:280]

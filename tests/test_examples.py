@@ -1,4 +1,4 @@
-"""Every example runs as it stands, made small, and what its page says of it is true."""
+"""Every example runs unchanged at a small size, and the statement on its page holds."""
 
 import importlib.util
 import math
@@ -12,16 +12,16 @@ matplotlib.use("Agg")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
-# What makes each of them small, and what must hold of what it returns.
+# Arguments that make each example small, and a condition on its return value.
 SMALL = {
     "denoise": ({"size": 48, "samples": 7}, lambda psnr: psnr["geodesic balls"] > psnr["box 7 × 7"] > psnr["noisy"]),
     "drop_in": ({"steps": 4, "count": 6}, lambda seen: seen["gap"] < 1e-4 and len(seen["after"]) == 4),
     "implicit_metric": ({"size": 32, "steps": 3}, lambda fit: 0 <= fit["residual"] < 2 and fit["anisotropy"] >= 1),
-    "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["another noise"][-1] > psnr["another noise"][0]),
+    "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["test noise"][-1] > psnr["test noise"][0]),
     "receptive_fields": ({"size": 32, "depth": 2}, lambda spread: all(9 < pixels < 32**2 for pixels in spread)),
     "vessels": ({"size": 120}, lambda covered: covered["geodesic"] > 1.5 * covered["tangent"]),
     "volume": ({"size": 12, "depth": 6, "samples": 3}, lambda seen: seen["tangent balls"] > seen["noisy"]),
-    "where_it_looks": ({"steps": 3, "count": 4}, lambda layers: all(1 <= a < math.inf for a in layers.values())),
+    "learned_supports": ({"steps": 3, "count": 4}, lambda layers: all(1 <= a < math.inf for a in layers.values())),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there, in the environments of `make demo` and `make test`."""
+"""The snippets and commands of the README run in the environments of `make demo` and `make test`."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ import metricconv as mc
 from isolated import run_python
 
 README = Path(__file__).parents[1] / "README.md"
-# Packages that `make test` installs and `make demo`, with the extra `images` alone, does not.
+# Packages that `make test` installs, but not `make demo`, which only installs the extra `images`.
 BEYOND_DEMO = ("dask", "gradio", "imagecodecs", "lightning", "timm", "torchmetrics", "torchvision", "typer", "zarr")
 
 

@@ -1,4 +1,4 @@
-"""See where a trained network looks: record the supports of its layers on an image, and draw their unit balls."""
+"""Plot the supports of a trained network: record them on an image and draw their unit balls."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from metricconv import viz
 
 
 def main(folder="outputs/examples", steps=200, count=32):
-    """Write where_it_looks.png and return the largest anisotropy of each layer."""
+    """Write learned_supports.png and return the largest anisotropy of each layer."""
     torch.manual_seed(0)
     names = ("brick", "grass", "gravel")
     textures = torch.stack([torch.tensor(getattr(skimage.data, name)() / 255.0 - 0.5).float() for name in names])
@@ -23,7 +23,7 @@ def main(folder="outputs/examples", steps=200, count=32):
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(names))),
     )
     optimiser = torch.optim.AdamW(mc.nn.param_groups(net, lr=3e-3, metric_lr_mult=1.0))
-    for _ in range(steps):  # tell patches of 32 × 32 pixels apart
+    for _ in range(steps):  # classify patches of 32 × 32 pixels
         kinds = torch.randint(len(names), (count,))
         corners = torch.randint(512 - 32, (count, 2)).tolist()
         patches = [textures[k, y : y + 32, x : x + 32] for k, (y, x) in zip(kinds, corners, strict=True)]
@@ -42,7 +42,7 @@ def main(folder="outputs/examples", steps=200, count=32):
             viz.plot_unit_balls(support, image + 0.5, points, axes=ax).set_title(f"layer {name} on {names[n]}")
             anisotropy[name] = max(anisotropy.get(name, 1.0), float(support.metric.anisotropy.max()))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    figure.savefig(Path(folder) / "where_it_looks.png")
+    figure.savefig(Path(folder) / "learned_supports.png")
     return anisotropy
 
 
