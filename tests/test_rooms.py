@@ -8,8 +8,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "metricconv"
 ROOMS = [
-    {"_checks", "_interpolation", "_images", "_files", "_knobs", "_torchvision", "__version__"},
-    {"metrics"},
+    {"_checks", "_interpolation", "_images", "_files", "_options", "_errors", "_torchvision", "__version__"},
+    {"metrics", "io"},
     {"stencils"},
     {"supports"},
     {"ops"},

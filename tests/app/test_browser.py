@@ -14,7 +14,7 @@ import torchvision
 
 import metricconv as mc
 from layers import stir
-from metricconv.cli import images
+from metricconv.io import images
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

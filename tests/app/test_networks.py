@@ -9,9 +9,9 @@ import torchvision
 
 import metricconv as mc
 from layers import stir
+from metricconv._errors import UserError
+from metricconv.app.explorer import Look, Studio
 from metricconv.app.networks import load_network
-from metricconv.app.studio import Look, Studio
-from metricconv.cli.errors import UserError
 from metricconv.experiments.classification import networks
 from metricconv.experiments.classification.setting import Setting
 

@@ -5,8 +5,8 @@ import socket
 import pytest
 from torch import nn
 
+from metricconv._errors import UserError
 from metricconv.app import launch
-from metricconv.cli.errors import UserError
 
 
 def test_a_port_that_is_taken_is_said():

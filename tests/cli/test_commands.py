@@ -20,12 +20,13 @@ import typer
 
 from metricconv import filters
 from metricconv._interpolation import PADDING_MODES
-from metricconv.cli import doctor, filtering, images
+from metricconv.cli import doctor, filtering
 from metricconv.cli.app import run
-from metricconv.cli.knobs import MetricName, Padding, StencilName
+from metricconv.cli.options import MetricName, Padding, StencilName
 from metricconv.experiments import demo
 from metricconv.experiments.photographs import psnr
 from metricconv.filters import METRICS
+from metricconv.io import images
 from metricconv.metrics import gradient_metric
 from metricconv.stencils import STENCILS
 

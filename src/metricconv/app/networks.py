@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._errors import UserError
 from .._torchvision import import_torchvision
-from ..cli.errors import UserError
 from ..convert import convert, plan_conversion
 from ..metrics import PARAMETRIZATIONS
 from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers

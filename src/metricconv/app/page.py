@@ -7,16 +7,16 @@ from typing import Any
 import gradio as gr
 from torch import nn
 
-from ..cli import images
-from ..cli.errors import UserError
+from .._errors import UserError
 from ..filters import METRICS
+from ..io import images
 from ..nn import adaptive_layers
 from ..ops import backend_report
 from ..stencils import STENCILS
 from . import draw
-from .answers import KNOBS, Answers
+from .explorer import BUNDLED, Look, Studio, first_point
+from .handlers import KNOBS, Answers
 from .networks import load_network
-from .studio import BUNDLED, Look, Studio, first_point
 
 # The largest file, in bytes: a checkpoint; pictures have a limit of their own.
 MAX_UPLOAD = 512 * 2**20

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
+from .._errors import UserError, lack_of_memory
 from .._torchvision import TorchvisionError
 from . import mounts
 from .balls import balls_command
 from .compare import compare_command
 from .console import results, say, say_error
 from .doctor import doctor_command
-from .errors import UserError, lack_of_memory
 from .filtering import filter_command
 
 app = typer.Typer(

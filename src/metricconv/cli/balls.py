@@ -11,15 +11,16 @@ from matplotlib.figure import Figure
 from rich.text import Text
 
 from .. import stencils, viz
+from .._errors import UserError
 from .._files import writing
 from .._images import to_field
-from .._knobs import spread
+from .._options import spread
+from ..io import images
 from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_numbers
-from . import images, knobs
+from . import options as knobs
 from .console import console, results, say
-from .errors import UserError
-from .knobs import FileKnobs, MetricKnobs, StencilName
+from .options import FileKnobs, MetricKnobs, StencilName
 
 PointsOption = Annotated[
     list[str] | None,

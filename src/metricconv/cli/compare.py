@@ -14,15 +14,16 @@ import typer
 from matplotlib.figure import Figure
 
 from .. import filters
+from .._errors import UserError
 from .._files import versions, write_table, writing
-from .._knobs import spread
+from .._options import spread
 from ..experiments.photographs import psnr
+from ..io import images
+from ..io.image_data import Picture, spatial_size
 from ..viz import canvas
-from . import images, knobs
+from . import options as knobs
 from .console import console, results, say
-from .errors import UserError
-from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName
-from .picture import Picture, spatial_size
+from .options import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName
 
 # The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
 _TUNED = {

@@ -18,12 +18,12 @@ from rich.progress import (
 )
 
 from .. import filters
-from .._knobs import spread
-from . import images
+from .._errors import UserError, lack_of_memory
+from .._options import spread
+from ..io import images
 from .console import console, say, say_error
-from .errors import UserError, lack_of_memory
-from .knobs import FileKnobs, FilterKnobs
 from .mounts import load
+from .options import FileKnobs, FilterKnobs
 
 TileOption = Annotated[
     int | None,
@@ -66,7 +66,7 @@ def filter_command(
     """
     chosen.keywords()  # refuses what does not fit together, before anything is read
     if tile is not None or images.is_zarr(source) or images.is_zarr(output):
-        tiled = load("metricconv.cli.tiled", "large")
+        tiled = load("metricconv.cli.tiled_filter", "large")
         with _bar() as progress:
             tiled.filter_tiled(source, output, chosen, files, tile or 1024, progress)
         say(f"wrote {output}")

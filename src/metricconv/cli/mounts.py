@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .._errors import UserError
 from .console import say
-from .errors import UserError
 
 # Each has an ``app`` of typer commands.
 EXPERIMENTS = ("metricconv.experiments.denoising.commands", "metricconv.experiments.classification.commands")

@@ -10,8 +10,8 @@ import tifffile
 from PIL import ImageCms
 
 from metricconv import filters
-from metricconv.cli import images
 from metricconv.cli.app import run
+from metricconv.io import images
 
 BOX = ["-m", "box", "-k", "3"]
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()

@@ -11,12 +11,12 @@ import torch
 
 import metricconv as mc
 from metricconv import filters, stencils
+from metricconv._errors import UserError
 from metricconv.app import draw
-from metricconv.app.answers import KNOBS, Answers
-from metricconv.app.studio import BUNDLED, MAX_SIDE, Look, Studio, first_point
-from metricconv.cli import images
-from metricconv.cli.errors import UserError
+from metricconv.app.explorer import BUNDLED, MAX_SIDE, Look, Studio, first_point
+from metricconv.app.handlers import KNOBS, Answers
 from metricconv.experiments.photographs import psnr
+from metricconv.io import images
 from metricconv.viz import unit_balls
 from metricconv.viz.balls import COLOURS
 from pictures import near

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import UserError
+from .._errors import UserError
 
 # Of NumPy, or of dask.
 Array = Any

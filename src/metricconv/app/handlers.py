@@ -8,11 +8,11 @@ from typing import Any
 
 import gradio as gr
 
+from .._errors import UserError
 from .._torchvision import TorchvisionError
-from ..cli.errors import UserError
 from ..experiments.photographs import psnr
 from . import draw
-from .studio import Look, Studio, first_point
+from .explorer import Look, Studio, first_point
 
 # The largest picture, in bytes.
 MAX_PICTURE = 20 * 2**20

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import filters, stencils
+from .._errors import UserError
 from .._images import to_field
-from ..cli import images
-from ..cli.errors import UserError
-from ..cli.knobs import MetricKnobs, MetricName
+from ..cli.options import MetricKnobs, MetricName
+from ..io import images
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support

@@ -23,10 +23,10 @@ import PIL.Image
 import tifffile
 from numpy.typing import NDArray
 
+from .._errors import UserError
 from .._files import writing
 from . import tiff
-from .errors import UserError
-from .picture import Picture, channel_axis_of, spatial_size, split_opacity, to_depth, upright
+from .image_data import Picture, channel_axis_of, spatial_size, split_opacity, to_depth, upright
 
 # What one file may hold, in pixels: about 2 GB as floats. ``--max-pixels`` says otherwise.
 MAX_PIXELS = 100_000_000

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tifffile
 
-from .errors import UserError
-from .picture import Array, Picture, channel_axis_of, split_opacity, upright
+from .._errors import UserError
+from .image_data import Array, Picture, channel_axis_of, split_opacity, upright
 
 _COLOURS = tifffile.PHOTOMETRIC
 # What the numbers of a page mean where they are taken as they are; JPEG's luminance and chroma are decoded to RGB.

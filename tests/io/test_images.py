@@ -10,9 +10,9 @@ import pytest
 import tifffile
 from PIL import ImageCms
 
-from metricconv.cli import images
-from metricconv.cli.errors import UserError
-from metricconv.cli.picture import to_depth
+from metricconv._errors import UserError
+from metricconv.io import images
+from metricconv.io.image_data import to_depth
 
 
 def random(shape, dtype):

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from .._errors import UserError
 from .._interpolation import PADDING_MODES
 from ..filters import METRICS
+from ..io import images
+from ..io.image_data import Picture
 from ..metrics import Metric
 from ..stencils import STENCILS
-from . import images
-from .errors import UserError
-from .picture import Picture
 
 
 class Method(StrEnum):

@@ -8,8 +8,8 @@ import tifffile
 import zarr
 
 from metricconv import filters
-from metricconv.cli import images
 from metricconv.cli.app import run
+from metricconv.io import images
 
 KNOBS = ["-k", "3", "--metric", "edge", "--iota", "0.2", "--scale", "1.0", "--tile", "32"]
 
