@@ -1,4 +1,4 @@
-"""A user's mistakes: said in one line, without a traceback."""
+"""Errors of the command line and the explorer, printed in one line without a traceback."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,15 +6,15 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """What a user can mend: a file that is not there, a value out of range, an extra not installed."""
+    """An error that the user can fix: a missing file, a value out of range, an extra not installed."""
 
 
 @contextlib.contextmanager
-def lack_of_memory(picture: Path | str = "this picture") -> Iterator[None]:
-    """Say for which picture there is not enough memory, whoever asked for it."""
+def out_of_memory_as_user_error(name: Path | str = "this image") -> Iterator[None]:
+    """Raise a ``UserError`` that names the image when memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):  # torch's own
+        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):  # raised by torch
             raise
-        raise UserError(f"{picture}: not enough memory with these options") from error
+        raise UserError(f"{name}: not enough memory with these options") from error

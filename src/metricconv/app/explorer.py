@@ -1,4 +1,4 @@
-"""What the explorer computes: images, metrics, balls and filtered images, kept for the next click."""
+"""Cached computations of the explorer: images, metrics, balls and filtered images."""
 
 import dataclasses
 import hashlib
@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from .. import filters, stencils
 from .._errors import UserError
 from .._images import to_field
-from ..cli.options import MetricKnobs, MetricName
+from ..cli.options import MetricName, MetricOptions
 from ..io import images
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support
 from ..supports.geodesic import sight
 from ..viz.balls import Ball, ball_kind, in_field, unit_balls
-from ..viz.fields import ball_numbers
+from ..viz.fields import ball_properties
 from . import draw
-from .networks import load_network
+from .networks import load_checkpoint
 
-# Pictures that come with scikit-image, and where a first click is worth it, (y, x) in parts of the size.
+# Images of scikit-image, and the initial pixel, (y, x) as fractions of the size.
 BUNDLED = {
     "camera": (0.29, 0.46),
     "astronaut": (0.33, 0.52),
@@ -38,17 +38,17 @@ BUNDLED = {
     "retina": (0.37, 0.30),
     "brick": (0.50, 0.50),
 }
-# Uploads are read up to this many pixels, and shown at most so many pixels a side.
+# Maximum number of pixels of an upload, and maximum side length shown.
 MAX_PIXELS, MAX_SIDE = 40_000_000, 512
-# What an ImageNet network expects.
+# Normalization of ImageNet.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """Every knob of the page."""
+class ExplorerSettings:
+    """The values of all controls of the page."""
 
     image: str = "camera"
     noise: float = 0.0
@@ -60,179 +60,179 @@ class Look:
     ball: str = "both"
     stencil: str = "polar"
     samples: int = 7
-    overlay: str = "nothing"
+    overlay: str = "none"
     layer: str = ""
     group: int = 0
 
     @property
-    def input(self) -> tuple[Hashable, ...]:
-        """What the (noisy) image depends on."""
+    def input_key(self) -> tuple[Hashable, ...]:
+        """Cache key of the (noisy) image."""
         return self.image, self.noise
 
     @property
-    def geometry(self) -> tuple[Hashable, ...]:
-        """What its metric depends on."""
-        return *self.input, self.metric, self.iota, self.alpha, self.scale, self.eps_omega
+    def metric_key(self) -> tuple[Hashable, ...]:
+        """Cache key of the metric."""
+        return *self.input_key, self.metric, self.iota, self.alpha, self.scale, self.eps_omega
 
     @property
-    def kinds(self) -> list[str]:
-        """The balls to show."""
+    def ball_types(self) -> list[str]:
+        """The types of balls to show."""
         return ["tangent", "geodesic"] if self.ball == "both" else [self.ball]
 
-    def metric_of(self) -> Callable[..., Any]:
-        """Return the function from an image to its metric."""
+    def metric_function(self) -> Callable[..., Any]:
+        """Return the function that computes the metric of an image."""
         eps_omega = self.eps_omega if self.metric == "gradient" else None
         scale = max(self.scale, 0.3) if self.metric == "structure" else self.scale
-        knobs = MetricKnobs(MetricName(self.metric), self.iota, self.alpha, scale, eps_omega)
-        return knobs.function("gradient", "reflect")
+        options = MetricOptions(MetricName(self.metric), self.iota, self.alpha, scale, eps_omega)
+        return options.function("gradient", "reflect")
 
 
-class Studio:
-    """Images by name, and the last few things computed from them."""
+class Explorer:
+    """Images and networks by name, with a cache of recent results."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.uploads: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self.models: OrderedDict[str, nn.Module] = OrderedDict()
         if model is not None:
             self.models["model"] = model
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._cache: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def upload(self, path: Path) -> str:
-        """Read a user's file and return the name under which it is kept."""
-        picture = images.read(path, None, MAX_PIXELS)
-        if len(picture.spatial) != 2 or min(picture.spatial) < 8:
-            raise UserError(f"{path.name}: must be an image of 8 × 8 pixels or more, it is {picture.spatial}")
-        values = picture.floats()
-        if picture.channel_axis is not None:
-            values = np.moveaxis(values, picture.channel_axis, -1)
+        """Read an uploaded file and return the name of its image."""
+        image = images.read(path, None, MAX_PIXELS)
+        if len(image.spatial) != 2 or min(image.spatial) < 8:
+            raise UserError(f"{path.name}: expected an image of at least 8 × 8 pixels, got {image.spatial}")
+        values = image.to_float()
+        if image.channel_axis is not None:
+            values = np.moveaxis(values, image.channel_axis, -1)
         name = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        _keep(self.uploads, name, _shown(values), 8)
+        _store(self.uploads, name, _to_display(values), 8)
         return name
 
     def load(self, path: str, report: Callable[[str], object] | None = None) -> list[str]:
-        """Read a checkpoint, keep its network by its path, and return the names of its adaptive layers."""
-        network = load_network(Path(path), report)
-        _keep(self.models, path, network, 3)
+        """Load a checkpoint and return the names of its adaptive layers; its path is the name of the network."""
+        network = load_checkpoint(Path(path), report)
+        _store(self.models, path, network, 3)
         return [name for name, _ in adaptive_layers(network)]
 
-    def clean(self, look: Look) -> NDArray[np.float32]:
+    def clean(self, settings: ExplorerSettings) -> NDArray[np.float32]:
         """Return the image without noise, (H, W) or (H, W, 3) in [0, 1]."""
-        if look.image in BUNDLED:
-            return self._once(("image", look.image), lambda: _bundled(look.image))
-        if look.image not in self.uploads:
-            raise UserError("this picture is no longer here; upload it again")
-        return self.uploads[look.image]
+        if settings.image in BUNDLED:
+            return self._cached(("image", settings.image), lambda: _bundled(settings.image))
+        if settings.image not in self.uploads:
+            raise UserError("this image is no longer available; upload it again")
+        return self.uploads[settings.image]
 
-    def noisy(self, look: Look) -> NDArray[np.float32]:
-        """Return the image with the noise that was asked for."""
-        clean = self.clean(look)
-        if look.noise == 0:
+    def noisy(self, settings: ExplorerSettings) -> NDArray[np.float32]:
+        """Return the image with added noise."""
+        clean = self.clean(settings)
+        if settings.noise == 0:
             return clean
-        key = ("noisy", *look.input)
+        key = ("noisy", *settings.input_key)
         generator = np.random.default_rng(0)
-        return self._once(key, lambda: (clean + generator.normal(0, look.noise, clean.shape)).astype(np.float32))
+        return self._cached(key, lambda: (clean + generator.normal(0, settings.noise, clean.shape)).astype(np.float32))
 
-    def metric(self, look: Look) -> Riemannian | Randers:
+    def metric(self, settings: ExplorerSettings) -> Riemannian | Randers:
         """Return the metric of the (noisy) image."""
 
         @torch.no_grad()
-        def read() -> Riemannian | Randers:
-            return look.metric_of()(_field(self.noisy(look)))
+        def compute() -> Riemannian | Randers:
+            return settings.metric_function()(_field(self.noisy(settings)))
 
-        return self._once(("metric", *look.geometry), read)
+        return self._cached(("metric", *settings.metric_key), compute)
 
-    def picture(self, look: Look) -> tuple[NDArray[np.uint8], PIL.Image.Image]:
-        """Return the (noisy) image in 8 bits, as it is, and enlarged with the metric field over it."""
-        image = self._once(("picture", *look.input), lambda: draw.to_rgb8(self.noisy(look)))
+    def display(self, settings: ExplorerSettings) -> tuple[NDArray[np.uint8], PIL.Image.Image]:
+        """Return the (noisy) image in 8 bits, and enlarged with the metric field drawn over it."""
+        image = self._cached(("display", *settings.input_key), lambda: draw.to_rgb8(self.noisy(settings)))
 
-        def over() -> PIL.Image.Image:
-            return draw.enlarged(draw.overlaid(image, self.metric(look), look.overlay))
+        def overlay() -> PIL.Image.Image:
+            return draw.enlarged(draw.overlaid(image, self.metric(settings), settings.overlay))
 
-        return image, self._once(("over", *look.geometry, look.overlay), over)
+        return image, self._cached(("overlay", *settings.metric_key, settings.overlay), overlay)
 
-    def support(self, look: Look, model: str) -> Support:
-        """Return where a layer of a network looks when it is shown the image."""
+    def support(self, settings: ExplorerSettings, model: str) -> Support:
+        """Return the support of a layer of a network for the image."""
 
         @torch.no_grad()
         def record() -> dict[str, Support]:
             if model not in self.models:
-                raise UserError("this network is no longer here; upload its checkpoint again")
+                raise UserError("this network is no longer available; upload its checkpoint again")
             network = self.models[model].eval()
             channels = next(p.shape[1] for p in network.parameters() if p.dim() == 4)
-            with record_supports(network) as seen:
-                network(_normalised(self.noisy(look), channels))
-            return seen
+            with record_supports(network) as supports:
+                network(_normalized(self.noisy(settings), channels))
+            return supports
 
-        seen = self._once(("supports", model, *look.input), record)
-        if look.layer not in seen:
-            raise UserError(f"the network has no adaptive layer {look.layer!r}")
-        return seen[look.layer]
+        recorded = self._cached(("supports", model, *settings.input_key), record)
+        if settings.layer not in recorded:
+            raise UserError(f"the network has no adaptive layer {settings.layer!r}")
+        return recorded[settings.layer]
 
-    def balls(self, look: Look, point: tuple[int, int], model: str = "") -> list[tuple[str, Ball]]:
-        """Return the balls of a pixel, by kind, in pixels of the image."""
-        if model and look.layer:
-            support = self.support(look, model)
-            place, zoom = in_field(support, [point], self.clean(look).shape[:2])
-            (ball,) = unit_balls(support, place, group=look.group)
-            return [(ball_kind(support, fitted="fitted"), _placed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
-        stencil = stencils.chosen(look.stencil, look.samples)(2)
-        metric = self.metric(look)
-        largest = self._once(("reach", *look.geometry), lambda: metric.bounding_radius.max().item())
-        # The outline lies at radius 1; corners of a square onion lie beyond it.
+    def balls(self, settings: ExplorerSettings, point: tuple[int, int], model: str = "") -> list[tuple[str, Ball]]:
+        """Return the types and balls of a pixel, in pixels of the image."""
+        if model and settings.layer:
+            support = self.support(settings, model)
+            position, zoom = in_field(support, [point], self.clean(settings).shape[:2])
+            (ball,) = unit_balls(support, position, group=settings.group)
+            return [(ball_kind(support, fitted="fitted"), _transformed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
+        stencil = stencils.chosen(settings.stencil, settings.samples)(2)
+        metric = self.metric(settings)
+        largest = self._cached(("reach", *settings.metric_key), lambda: metric.bounding_radius.max().item())
+        # The outline has radius 1; the corners of a square onion lie outside it.
         near, corner = _window(metric, point, largest * max(1.0, stencil.radii.max().item()))
-        found = []
-        for kind in look.kinds:
+        balls = []
+        for kind in settings.ball_types:
             (ball,) = unit_balls(near, [(point[0] - corner[0], point[1] - corner[1])], kind, stencil)
-            found.append((kind, _placed(ball, lambda p: p + torch.tensor(corner))))
-        return found
+            balls.append((kind, _transformed(ball, lambda p: p + torch.tensor(corner))))
+        return balls
 
-    def numbers(self, look: Look, point: tuple[int, int]) -> dict[str, float]:
-        """Return what describes the tangent ball of a pixel."""
-        here = self.metric(look)[:, :, point[0], point[1]]
-        return {name: value.item() for name, value in ball_numbers(here).items()}
+    def properties(self, settings: ExplorerSettings, point: tuple[int, int]) -> dict[str, float]:
+        """Return the properties of the tangent ball of a pixel."""
+        local = self.metric(settings)[:, :, point[0], point[1]]
+        return {name: value.item() for name, value in ball_properties(local).items()}
 
-    def filtered(self, look: Look) -> NDArray[np.float32]:
-        """Return the image filtered over the balls that are shown (the tangent ones of both, which is faster)."""
-        image = self.noisy(look)
-        apply = filters.geodesic_filter if look.ball == "geodesic" else filters.tangent_filter
+    def filtered(self, settings: ExplorerSettings) -> NDArray[np.float32]:
+        """Return the image filtered over the balls shown (tangent balls if both are, as they are faster)."""
+        image = self.noisy(settings)
+        apply = filters.geodesic_filter if settings.ball == "geodesic" else filters.tangent_filter
         axis = None if image.ndim == 2 else -1
-        return apply(image, look.samples, self.metric(look), look.stencil, channel_axis=axis)
+        return apply(image, settings.samples, self.metric(settings), settings.stencil, channel_axis=axis)
 
-    def _once(self, key: Hashable, compute: Callable[[], Value]) -> Value:
-        """Compute what is not kept, and keep the last few."""
-        with self._lock:  # clicks are answered by several threads
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+    def _cached(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        """Return the cached value; compute and cache it if missing."""
+        with self._lock:  # handlers run in several threads
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
         value = compute()
         with self._lock:
-            _keep(self._kept, key, value, 24)
+            _store(self._cache, key, value, 24)
         return value
 
 
 def first_point(name: str, size: tuple[int, ...]) -> tuple[int, int]:
-    """Return a pixel worth a first look."""
+    """Return the pixel shown first."""
     y, x = BUNDLED.get(name, (0.5, 0.5))
     return int(y * (size[0] - 1)), int(x * (size[1] - 1))
 
 
-def _keep(store: OrderedDict[Any, Any], key: Hashable, value: object, most: int) -> None:
-    store[key] = value
-    while len(store) > most:
-        store.popitem(last=False)
+def _store(cache: OrderedDict[Any, Any], key: Hashable, value: object, limit: int) -> None:
+    cache[key] = value
+    while len(cache) > limit:
+        cache.popitem(last=False)
 
 
 def _bundled(name: str) -> NDArray[np.float32]:
     image = getattr(skimage.data, name)()
-    return _shown(image / np.iinfo(image.dtype).max)
+    return _to_display(image / np.iinfo(image.dtype).max)
 
 
-def _shown(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Shrink an image to the size at which it is shown, grey or with three channels."""
+def _to_display(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Convert an image to display size, grey or with three channels, and the range [0, 1]."""
     if values.ndim == 3 and values.shape[-1] != 3:
         values = values.mean(-1)
-    values = values if values.min() >= 0 and values.max() <= 1 else _stretched(values)
+    values = values if values.min() >= 0 and values.max() <= 1 else _rescale(values)
     factor = MAX_SIDE / max(values.shape[:2])
     if factor < 1:
         size = [max(round(n * factor), 1) for n in values.shape[:2]]
@@ -240,18 +240,18 @@ def _shown(values: NDArray[Any]) -> NDArray[np.float32]:
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def _stretched(values: NDArray[Any]) -> NDArray[Any]:
+def _rescale(values: NDArray[Any]) -> NDArray[Any]:
     low, high = float(values.min()), float(values.max())
     return (values - low) / max(high - low, 1e-12)
 
 
 def _field(image: NDArray[np.float32]) -> Tensor:
-    """Bring (H, W[, C]) into the shape (1, C, H, W)."""
+    """Convert an array (H, W[, C]) to a tensor (1, C, H, W)."""
     return to_field(torch.from_numpy(image), None if image.ndim == 2 else -1)
 
 
-def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
-    """Return an image as a network of colour images expects it, or one of grey images."""
+def _normalized(image: NDArray[np.float32], channels: int) -> Tensor:
+    """Return an image normalized for a network with color or grey input."""
     x = _field(image).expand(1, 3, *image.shape[:2])
     x = (x - torch.tensor(_MEAN).view(1, 3, 1, 1)) / torch.tensor(_STD).view(1, 3, 1, 1)
     return x.mean(1, keepdim=True) if channels == 1 else x
@@ -260,14 +260,14 @@ def _normalised(image: NDArray[np.float32], channels: int) -> Tensor:
 def _window(
     metric: Riemannian | Randers, point: tuple[int, int], reach: float
 ) -> tuple[Riemannian | Randers, tuple[int, int]]:
-    """Return the part of a metric that the geodesics of a pixel can meet, and its first pixel."""
-    margin = sight(reach, None) + 1  # as it is smoothed once
+    """Return the part of a metric that the geodesics of a pixel depend on, and its first pixel."""
+    margin = sight(reach, None) + 1  # for one smoothing pass
     rows, columns = (slice(max(p - margin, 0), p + margin + 1) for p in point)
     return metric[:, :, rows, columns], (rows.start, columns.start)
 
 
-def _placed(ball: Ball, place: Callable[[Tensor], Tensor]) -> Ball:
-    """Return a ball with each of its points where ``place`` says."""
-    y, x = place(torch.tensor(ball.pixel, dtype=torch.float64)).tolist()
-    samples = None if ball.samples is None else place(ball.samples)
-    return Ball((y, x), place(ball.outline), samples, place(ball.centre))
+def _transformed(ball: Ball, transform: Callable[[Tensor], Tensor]) -> Ball:
+    """Return a ball with all points mapped by ``transform``."""
+    y, x = transform(torch.tensor(ball.pixel, dtype=torch.float64)).tolist()
+    samples = None if ball.samples is None else transform(ball.samples)
+    return Ball((y, x), transform(ball.outline), samples, transform(ball.center))

@@ -1,4 +1,4 @@
-"""Pictures larger than memory, filtered tile by tile (the extra ``large``)."""
+"""``metricconv filter`` in tiles, for images larger than memory (the extra ``large``)."""
 
 import contextlib
 import dataclasses
@@ -7,63 +7,57 @@ from typing import Any, Self
 
 import dask.callbacks
 import numpy as np
+from numpy.typing import NDArray
 from rich.progress import Progress
 
 from .. import large
 from .._errors import UserError
-from ..io.images import check_format, check_output, is_zarr
-from ..io.tiled import _TIFF_STEP, SUFFIXES, _at_depth, _check_replaced, _open, _put_back, _write
-from .options import FileKnobs, FilterKnobs
+from ..io import images, tiled
+from ..io.image_data import to_dtype
+from .options import FilterOptions, ImageFileOptions
 
 
 def filter_tiled(
-    source: Path, output: Path, chosen: FilterKnobs, files: FileKnobs, tile: int, progress: Progress
+    source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions, tile: int, progress: Progress
 ) -> None:
-    """Filter a picture in tiles of tile² pixels, reading and writing them one by one."""
-    if not hasattr(large, chosen.function):
-        raise UserError(f"--method {chosen.method}: is not there for tiles")
-    if tile % _TIFF_STEP:
-        raise UserError(f"--tile {tile}: must be a multiple of {_TIFF_STEP}")
+    """Filter an image in tiles of tile × tile pixels, which are read and written one by one."""
+    if not hasattr(large, filter_options.function):
+        raise UserError(f"--method {filter_options.method}: not supported for tiles")
+    if tile % tiled.TIFF_TILE_STEP:
+        raise UserError(f"--tile {tile}: must be a multiple of {tiled.TIFF_TILE_STEP}")
     if files.max_pixels is not None:
-        raise UserError(f"--max-pixels {files.max_pixels}: of no use with tiles, which are read one by one")
-    for path in filter(is_zarr, (source, output)):
-        _put_back(path)
-    check_output(output, force=files.force, inputs=(source,))
-    if source.resolve() in output.resolve().parents:
-        raise UserError(f"{output}: lies inside of the input {source}")
-    if output.resolve() in source.resolve().parents:
-        raise UserError(f"{output}: the input {source} lies inside of it")
-    if not is_zarr(output) and output.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{output}: tiles are written to {', '.join(SUFFIXES)}")
-    if is_zarr(output):
-        _check_replaced(output)
-    with contextlib.ExitStack() as opened:
-        picture = _open(source, files.axes, opened)
-        check_format(output, picture, SUFFIXES)
-        if len(picture.spatial) != 2 and output.suffix.lower() in (".tif", ".tiff") and not is_zarr(output):
-            raise UserError(f"{output}: a volume of tiles fits into .zarr or .npy only")
-        chosen.check_reach(source, picture.spatial)
-        seen = picture.weighed()
-        image, channels = seen.pixels, seen.channel_axis
-        chunks = [-1 if channels is not None and a == channels % image.ndim else tile for a in range(image.ndim)]
-        image = image.rechunk(chunks)
-        with _Bar(progress, "looking for the largest ball"):
-            values = getattr(large, chosen.function)(image, channel_axis=channels, **chosen.keywords())
-        dtype = picture.pixels.dtype
-        kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
-        filtered = picture.unweighed(values).map_blocks(_at_depth, source, dtype, dtype=kind)
+        raise UserError(f"--max-pixels {files.max_pixels}: has no effect on tiles")
+    tiled.check_paths(source, output, force=files.force)
+    with contextlib.ExitStack() as stack:
+        image = tiled.open_image(source, files.axes, stack)
+        tiled.check_format(output, image)
+        filter_options.check_fits(source, image.spatial)
+        colors = image.premultiplied()
+        pixels, channels = colors.pixels, colors.channel_axis
+        chunks = [-1 if channels is not None and a == channels % pixels.ndim else tile for a in range(pixels.ndim)]
+        pixels = pixels.rechunk(chunks)
+        with _TaskProgress(progress, "computing the largest ball"):
+            values = getattr(large, filter_options.function)(pixels, channel_axis=channels, **filter_options.keywords())
+        dtype = image.pixels.dtype
+        written_dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        filtered = image.unpremultiplied(values).map_blocks(_convert, source, dtype, dtype=written_dtype)
         filtered = filtered.rechunk(chunks[: filtered.ndim])
-        with _Bar(progress, f"filtering {source}"):
-            _write(output, dataclasses.replace(picture, pixels=filtered), tile)
+        with _TaskProgress(progress, f"filter_options {source}"):
+            tiled.write(output, dataclasses.replace(image, pixels=filtered), tile)
 
 
-class _Bar(dask.callbacks.Callback):
-    """A bar of what dask has done, of all that it was asked to do so far."""
+def _convert(values: NDArray[Any], path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    images.check_result(path, values)
+    return to_dtype(values, dtype)
+
+
+class _TaskProgress(dask.callbacks.Callback):
+    """Progress bar of dask's finished tasks, out of all tasks started so far."""
 
     def __init__(self, progress: Progress, description: str) -> None:
         self.bar = progress
         self.task = progress.add_task(description, total=None)
-        super().__init__(start_state=self._more, posttask=self._done)
+        super().__init__(start_state=self._add_tasks, posttask=self._advance)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -73,9 +67,9 @@ class _Bar(dask.callbacks.Callback):
         super().__exit__(*error)
         self.bar.remove_task(self.task)
 
-    def _more(self, graph: Any, state: Any) -> None:
+    def _add_tasks(self, graph: Any, state: Any) -> None:
         task = next(t for t in self.bar.tasks if t.id == self.task)
         self.bar.update(self.task, total=(task.total or 0) + len(state["ready"]) + len(state["waiting"]))
 
-    def _done(self, *task: Any) -> None:
+    def _advance(self, *task: Any) -> None:
         self.bar.advance(self.task)
