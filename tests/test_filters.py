@@ -29,11 +29,11 @@ FILTERS = {
     "interpolated": partial(interpolated_filter, samples=4, size=2.5),
     "deformable": partial(random_deformable_filter, samples=3),
     "tangent": partial(tangent_filter, samples=5),
-    "tangent, even": partial(tangent_filter, samples=4, centre=True),
+    "tangent, even": partial(tangent_filter, samples=4, center=True),
     "tangent, edge": partial(tangent_filter, samples=5, metric="edge", stencil="onion"),
     "tangent, structure": partial(tangent_filter, samples=5, metric="structure", stencil="square_onion"),
     "geodesic": partial(geodesic_filter, samples=5),
-    "geodesic, even": partial(geodesic_filter, samples=4, metric="gradient", centre=True),
+    "geodesic, even": partial(geodesic_filter, samples=4, metric="gradient", center=True),
 }
 every_filter = pytest.mark.parametrize("filter", FILTERS.values(), ids=FILTERS.keys())
 
@@ -57,20 +57,20 @@ def test_a_constant_image_stays_constant(filter):
 
 
 @every_filter
-def test_an_output_pixel_is_a_mean_of_the_image(filter):
+def test_output_is_within_range_of_image(filter):
     image = torch.rand(8, 8, dtype=torch.float64)
     result = filter(image)
     assert (result >= image.min()).all() and (result <= image.max()).all()
 
 
 @every_filter
-def test_brightness_and_contrast_pass_through(filter):
+def test_filters_commute_with_brightness_and_contrast(filter):
     image = torch.rand(8, 8, dtype=torch.float64)
     torch.testing.assert_close(filter(5 * image + 2), 5 * filter(image) + 2)
 
 
 @every_filter
-def test_volumes_are_filtered_too(filter):
+def test_volumes_are_filtered(filter):
     volume = torch.rand(5, 4, 6, dtype=torch.float64)
     result = filter(volume)
     assert result.shape == volume.shape
@@ -78,7 +78,7 @@ def test_volumes_are_filtered_too(filter):
 
 
 @pytest.mark.parametrize("name", [name for name in FILTERS if name != "deformable"])
-def test_the_filter_moves_with_the_image(name):
+def test_filters_are_shift_equivariant(name):
     image = torch.rand(8, 9, dtype=torch.float64)
     filter = partial(FILTERS[name], padding_mode="circular")
     torch.testing.assert_close(filter(image.roll((3, 2), (0, 1))), filter(image).roll((3, 2), (0, 1)))
@@ -86,71 +86,73 @@ def test_the_filter_moves_with_the_image(name):
 
 @every_filter
 @pytest.mark.parametrize("channel_axis", [0, 1, -1])
-def test_the_channel_axis_may_stand_anywhere(filter, channel_axis):
-    colour = torch.rand(3, 6, 7)
-    expected = filter(colour, channel_axis=0)
-    image = colour.movedim(0, channel_axis)
+def test_channel_axis_may_be_any_axis(filter, channel_axis):
+    color = torch.rand(3, 6, 7)
+    expected = filter(color, channel_axis=0)
+    image = color.movedim(0, channel_axis)
     result = filter(image.contiguous(), channel_axis=channel_axis)
     assert result.shape == image.shape
     torch.testing.assert_close(result.movedim(channel_axis, 0), expected)
 
 
 @every_filter
-def test_all_channels_look_at_the_same_places(filter):
+def test_channels_share_sampling_locations(filter):
     grey = torch.rand(6, 7)
-    colour = torch.stack([grey, 0.5 * grey, 0 * grey])  # the first has the longest gradients: all follow it
-    result = filter(colour, channel_axis=0)
+    color = torch.stack([grey, 0.5 * grey, 0 * grey])  # the first has the longest gradients: all follow it
+    result = filter(color, channel_axis=0)
     torch.testing.assert_close(result[1], 0.5 * result[0])
     if filter.keywords.get("metric") != "structure":  # where the tensors of all channels are added
         torch.testing.assert_close(result[0], filter(grey))
 
 
-def test_the_box_is_scipys():
+def test_box_filter_equals_scipy():
     image = np.random.default_rng(0).random((9, 8))
     for size in (1, 3, 5):
         expected = ndimage.uniform_filter(image, size, mode="mirror")
         np.testing.assert_allclose(box_filter(image, size), expected, atol=1e-6)
 
 
-def test_dilation_one_is_the_box_and_so_is_interpolation_at_the_pixels():
+def test_unit_dilation_and_unit_spacing_equal_box_filter():
     image = torch.rand(9, 8)
     torch.testing.assert_close(dilated_filter(image, 3, 1), box_filter(image, 3))
     torch.testing.assert_close(interpolated_filter(image, samples=5, size=5), box_filter(image, 5))
 
 
-def test_interpolated_samples_reach_the_centres_of_the_outermost_pixels():
+def test_interpolated_samples_reach_centers_of_outermost_pixels():
     impulse = torch.zeros(7, 7)
     impulse[3, 3] = 1.0
-    seen = interpolated_filter(impulse, samples=7, size=3) > 0  # samples at most 1 px away, so weights less than 2 px
-    assert seen[3].tolist() == [False, False, True, True, True, False, False]
+    reached = (
+        interpolated_filter(impulse, samples=7, size=3) > 0
+    )  # samples at most 1 px away, so weights less than 2 px
+    assert reached[3].tolist() == [False, False, True, True, True, False, False]
     assert interpolated_filter(impulse, samples=2, size=3)[2, 2] == 0.25  # the corners alone
 
 
-def test_undisplaced_deformable_samples_are_the_box():
+def test_zero_displacement_equals_box_filter():
     image = torch.rand(9, 8)
     torch.testing.assert_close(random_deformable_filter(image, 3, reach=0.0), box_filter(image, 3))
 
 
-def test_the_seed_fixes_the_displacements_and_torchs_own_generator_is_left_alone():
+def test_seed_determines_displacements_without_global_generator():
     image, state = torch.rand(9, 8), torch.get_rng_state()
     first, again, other = (random_deformable_filter(image, 3, seed=seed) for seed in (4, 4, 5))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_round_ball_of_the_square_onion_is_the_box():
+def test_isotropic_square_onion_equals_box_filter():
     image = torch.rand(9, 8)
     result = tangent_filter(image, 5, mc.Riemannian.isotropic(2.0), "square_onion")
     torch.testing.assert_close(result, box_filter(image, 5))
 
 
-def test_the_centre_counts_as_one_more_sample():
+def test_center_is_one_more_sample():
     image = torch.rand(9, 8)
-    plain, with_centre = (tangent_filter(image, 3, centre=centre) for centre in (False, True))
-    torch.testing.assert_close(with_centre, (9 * plain + image) / 10)
+    plain, with_center = (tangent_filter(image, 3, center=center) for center in (False, True))
+    torch.testing.assert_close(with_center, (9 * plain + image) / 10)
 
 
-def test_the_metric_may_be_a_name_a_function_or_a_metric():
+def test_metric_may_be_name_function_or_metric():
     image = torch.rand(9, 8)
     by_name = tangent_filter(image, 5, "gradient", padding_mode="border")
     by_function = tangent_filter(image, 5, gradient_metric, padding_mode="border")
@@ -159,14 +161,14 @@ def test_the_metric_may_be_a_name_a_function_or_a_metric():
     torch.testing.assert_close(by_value, by_name)
 
 
-def test_the_stencil_may_be_a_name_or_a_stencil():
+def test_stencil_may_be_name_or_stencil():
     image = torch.rand(9, 8)
     torch.testing.assert_close(
         tangent_filter(image, 5, stencil="onion"), tangent_filter(image, stencil=mc.stencils.onion(5))
     )
 
 
-def test_a_ball_with_an_even_number_of_samples_is_centred_on_its_pixel():
+def test_ball_with_even_kernel_size_is_centered():
     impulse = torch.zeros(9, 9)
     impulse[4, 4] = 1.0
     # samples 1, 2, 3 and 4 px to each of four sides
@@ -175,7 +177,7 @@ def test_a_ball_with_an_even_number_of_samples_is_centred_on_its_pixel():
     torch.testing.assert_close(result, result.flip(0, 1))
 
 
-def test_the_metric_filter_keeps_an_edge_that_the_box_blurs():
+def test_metric_filter_preserves_edge_better_than_box():
     step = torch.zeros(16, 16)
     step[:, 8:] = 1.0
     kept, blurred = tangent_filter(step), box_filter(step, 5)
@@ -188,7 +190,7 @@ def test_geodesic_and_tangent_filters_agree_on_a_constant_metric():
     torch.testing.assert_close(geodesic_filter(image, 5, metric), tangent_filter(image, 5, metric))
 
 
-def test_the_geodesic_filter_stops_at_an_edge_that_the_tangent_filter_crosses():
+def test_geodesic_filter_stops_at_edge():
     step = torch.zeros(16, 16)
     step[:, 8:] = 1.0
     metric = partial(edge_metric, iota=0.03, alpha=20.0, scale=None)
@@ -197,13 +199,13 @@ def test_the_geodesic_filter_stops_at_an_edge_that_the_tangent_filter_crosses():
 
 
 @every_filter
-def test_gradients_reach_the_image(filter):
+def test_gradients_flow_to_image(filter):
     image = torch.rand(5, 5, requires_grad=True)
     filter(image).sum().backward()
     assert image.grad.isfinite().all() and image.grad.any()
 
 
-def test_integers_become_floats_in_the_unit_interval_as_in_scikit_image():
+def test_integers_are_scaled_as_in_scikit_image():
     image = np.random.default_rng(0).integers(0, 256, (6, 6), dtype=np.uint8)
     result = box_filter(image, 3)
     assert result.dtype == np.float64
@@ -220,26 +222,26 @@ def test_integers_become_floats_in_the_unit_interval_as_in_scikit_image():
 @pytest.mark.parametrize(
     "filter", [tangent_filter, partial(geodesic_filter, smooth=2), partial(geodesic_filter, steps=1)]
 )
-def test_progress_is_reported_by_strips_which_change_nothing(monkeypatch, filter, shape, stencil, padding_mode):
+def test_strips_do_not_change_the_result(monkeypatch, filter, shape, stencil, padding_mode):
     monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 90)
-    image, seen = torch.rand(shape, dtype=torch.float64), []
+    image, reports = torch.rand(shape, dtype=torch.float64), []
     options = {"metric": partial(edge_metric, iota=0.3), "stencil": stencil, "padding_mode": padding_mode}
     whole = filter(image, 3, **options)
-    strips = filter(image, 3, **options, progress=lambda done, rows: seen.append((done, rows)))
+    strips = filter(image, 3, **options, progress=lambda done, rows: reports.append((done, rows)))
     torch.testing.assert_close(strips, whole, atol=1e-12, rtol=0)
-    assert len(seen) > 3 and seen == sorted(seen) and seen[-1] == (shape[0], shape[0])
+    assert len(reports) > 3 and reports == sorted(reports) and reports[-1] == (shape[0], shape[0])
 
 
 @pytest.mark.parametrize(("samples", "metric"), [(1, "edge"), (3, mc.Riemannian.isotropic(100.0))])
 @pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
-def test_without_a_margin_or_with_one_as_large_as_the_image_there_is_one_strip(filter, samples, metric):
-    image, seen = torch.rand(12, 9), []
-    strips = filter(image, samples, metric, "onion", progress=lambda done, rows: seen.append((done, rows)))
-    assert torch.equal(strips, filter(image, samples, metric, "onion")) and seen == [(12, 12)]
+def test_single_strip_without_margin_or_with_large_margin(filter, samples, metric):
+    image, reports = torch.rand(12, 9), []
+    strips = filter(image, samples, metric, "onion", progress=lambda done, rows: reports.append((done, rows)))
+    assert torch.equal(strips, filter(image, samples, metric, "onion")) and reports == [(12, 12)]
 
 
 @pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
-def test_gradients_reach_the_image_through_strips(monkeypatch, filter):
+def test_gradients_flow_through_strips(monkeypatch, filter):
     monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 20)
     image = torch.rand(40, 9, requires_grad=True)
     filter(image, 3, partial(edge_metric, iota=0.5), progress=lambda done, rows: None).sum().backward()
@@ -247,8 +249,8 @@ def test_gradients_reach_the_image_through_strips(monkeypatch, filter):
 
 
 @pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
-def test_progress_is_a_function(filter):
-    with pytest.raises(TypeError, match="`progress` must be a function of two numbers, got int"):
+def test_progress_must_be_callable(filter):
+    with pytest.raises(TypeError, match="`progress` must be a function of two integers, got int"):
         filter(torch.rand(5, 5), 3, progress=3)
 
 
@@ -261,7 +263,7 @@ def test_floats_keep_their_dtype_and_half_precision_is_filtered_in_float32(dtype
     assert torch.equal(result, tangent_filter(image.to(wide), 3).to(dtype))
 
 
-def test_the_image_is_not_written_to_and_any_memory_layout_will_do():
+def test_any_memory_layout_is_accepted_and_input_is_unchanged():
     image = np.random.default_rng(0).random((6, 8))
     image.setflags(write=False)
     before = image.copy()
@@ -275,17 +277,17 @@ def test_the_image_is_not_written_to_and_any_memory_layout_will_do():
     [
         ([[1.0, 2.0]], TypeError, "`image` must be a NumPy array or a torch.Tensor, got list"),
         (np.zeros((3, 3), dtype=complex), TypeError, "`image` must hold real numbers, got dtype torch.complex128"),
-        (np.array([["a"]]), TypeError, "`image` must hold numbers of a type that torch has, got dtype <U1"),
+        (np.array([["a"]]), TypeError, "`image` must have a dtype that torch supports, got <U1"),
         (np.zeros(5), ValueError, r"`image` must have 2 or 3 spatial axes and not be empty, got shape \(5,\)"),
         (np.zeros((2, 3, 4, 5)), ValueError, r"2 or 3 spatial axes.*got shape \(2, 3, 4, 5\)"),
         (np.zeros((0, 4)), ValueError, r"not be empty, got shape \(0, 4\)"),
         (np.array([[1.0, np.nan]]), ValueError, r"`image` must be finite, got nan at index \(0, 1\)"),
         (torch.full((2, 2), torch.inf), ValueError, "`image` must be finite, got inf"),
         (torch.zeros(3, 3).to(torch.float8_e4m3fn), TypeError, "`image` must hold floats of 16 bits or more"),
-        (np.ma.masked_less(np.eye(3), 1), ValueError, r"`image` has 6 masked pixels: fill them"),
+        (np.ma.masked_less(np.eye(3), 1), ValueError, r"`image` has 6 masked pixels; fill them"),
     ],
 )
-def test_wrong_images_are_named(image, error, message):
+def test_invalid_images_raise(image, error, message):
     with pytest.raises(error, match=message):
         box_filter(image)
 
@@ -321,55 +323,55 @@ def test_wrong_images_are_named(image, error, message):
         (lambda x: box_filter(x, channel_axis="c"), r"`channel_axis` \(='c'\) is not an axis"),
         (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be positive"),
         (lambda x: random_deformable_filter(x, 3, "far"), r"`reach` \(='far'\) must be finite"),
-        (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be a whole number"),
+        (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be an integer of at most 64 bits"),
         (lambda x: tangent_filter(x, 4, stencil="onion"), r"`samples` \(=4\) must be a positive odd number"),
         (lambda x: random_deformable_filter(x, 3, seed=2**70), r"`seed` \(=1180591620717411303424\)"),
     ],
 )
-def test_wrong_arguments_are_named(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call(torch.rand(5, 5))
 
 
 @pytest.mark.parametrize("progress", [None, print])
-def test_a_metric_of_another_size_is_refused(progress):
+def test_metric_of_wrong_size_raises(progress):
     metric = gradient_metric(torch.rand(1, 1, 4, 5))
-    with pytest.raises(ValueError, match=r"`metric` has spatial size \(4, 5\); that of `image` is \(6, 7\)"):
+    with pytest.raises(ValueError, match=r"`metric` must have the spatial size \(6, 7\) of `image`, got \(4, 5\)"):
         tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
 
 
-def test_a_seed_may_be_numpys():
+def test_seed_may_be_numpy_integer():
     image = torch.rand(5, 5)
     drawn = random_deformable_filter(image, 3, seed=np.int64(4))
     torch.testing.assert_close(drawn, random_deformable_filter(image, 3, seed=4))
 
 
 @every_filter
-def test_images_are_filtered_where_they_are_whatever_the_default_device(monkeypatch, filter):
-    monkeypatch.setattr("metricconv.filters._MOST_DRAWN", 2000)  # so that displacements are drawn for some rows
+def test_default_device_is_ignored(monkeypatch, filter):
+    monkeypatch.setattr("metricconv.filters._MAX_RANDOM_VALUES", 2000)  # so that displacements are drawn for some rows
     image = torch.rand(12, 11)
     expected = filter(image)
     with torch.device("meta"):
         torch.testing.assert_close(filter(image), expected)
 
 
-def test_either_byte_order_will_do():
+def test_both_byte_orders_are_accepted():
     image = np.random.default_rng(0).random((6, 7)).astype(np.float32)
     np.testing.assert_array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_displacements_have_the_dtype_of_the_image_as_fast_engines_ask(monkeypatch, dtype):
-    seen = []
+def test_displacements_have_dtype_of_image(monkeypatch, dtype):
+    supports = []
     original = filters.support_conv
-    monkeypatch.setattr(filters, "support_conv", lambda x, s, *a, **k: seen.append(s) or original(x, s, *a, **k))
+    monkeypatch.setattr(filters, "support_conv", lambda x, s, *a, **k: supports.append(s) or original(x, s, *a, **k))
     random_deformable_filter(torch.rand(6, 7, dtype=dtype), 3)
-    assert seen[0].displacement.dtype == dtype
+    assert supports[0].displacement.dtype == dtype
 
 
 @pytest.mark.parametrize("padding_mode", ["reflect", "border", "circular", "zeros"])
 @pytest.mark.parametrize("shape", [(40, 9), (12, 5, 6)])
-def test_displacements_are_drawn_for_some_rows_at_a_time_where_they_are_many(monkeypatch, shape, padding_mode):
+def test_displacements_in_strips_equal_whole(monkeypatch, shape, padding_mode):
     image = torch.rand(shape, dtype=torch.float64)
     drawn = []
 
@@ -379,7 +381,7 @@ def test_displacements_are_drawn_for_some_rows_at_a_time_where_they_are_many(mon
 
     monkeypatch.setattr(torch, "rand", ones)
     whole = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
-    monkeypatch.setattr(filters, "_MOST_DRAWN", 7 * math.prod(shape[1:]) * len(shape) * 3 ** len(shape))
+    monkeypatch.setattr(filters, "_MAX_RANDOM_VALUES", 7 * math.prod(shape[1:]) * len(shape) * 3 ** len(shape))
     strips = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
     assert drawn == [shape[0], *[7] * (shape[0] // 7), shape[0] % 7]
     torch.testing.assert_close(strips, whole, atol=1e-5, rtol=0)
@@ -406,21 +408,21 @@ PAPER = {
     "dilated 3": (partial(dilated_filter, samples=11, dilation=3), 15.94),
     "interpolated 5": (partial(interpolated_filter, samples=11, size=5), 22.54),
     "random deformable": (partial(random_deformable_filter, samples=11, reach=11), 16.97),
-    "UTB isotropic": (partial(tangent_filter, metric=mc.Riemannian.isotropic(10**0.5), centre=True), 23.09),
-    "UTB 1": (partial(tangent_filter, centre=True), 25.69),
+    "UTB isotropic": (partial(tangent_filter, metric=mc.Riemannian.isotropic(10**0.5), center=True), 23.09),
+    "UTB 1": (partial(tangent_filter, center=True), 25.69),
     "UTB 0.5": (
-        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.5, padding_mode="zeros"), centre=True),
+        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.5, padding_mode="zeros"), center=True),
         25.64,
     ),
     "UTB 0.1": (
-        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.1, padding_mode="zeros"), centre=True),
+        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.1, padding_mode="zeros"), center=True),
         25.44,
     ),
 }
 
 
 @pytest.mark.parametrize(("filter", "expected"), PAPER.values(), ids=PAPER.keys())
-def test_the_papers_denoising_numbers_are_reproduced(cameraman, filter, expected):
+def test_denoising_psnr_of_the_paper_is_reproduced(cameraman, filter, expected):
     noise = torch.randn(256, 256, generator=torch.Generator().manual_seed(42))
     noisy = cameraman + 0.1 * noise
     options = {} if filter is PAPER["noisy"][0] else {"padding_mode": "zeros"}
@@ -429,7 +431,7 @@ def test_the_papers_denoising_numbers_are_reproduced(cameraman, filter, expected
 
 
 @pytest.mark.parametrize("filtered", [tangent_filter, geodesic_filter])
-def test_a_metric_from_a_function_is_checked_too(filtered):
+def test_metric_from_function_is_checked(filtered):
     negative = mc.Riemannian.isotropic(1.0).map(lambda t: -t.expand(1, 1, 3, 20, 24))
     with pytest.raises(ValueError, match="`metric` must be positive"):
         filtered(np.random.default_rng(0).random((20, 24)), 3, lambda x: negative)
@@ -437,33 +439,33 @@ def test_a_metric_from_a_function_is_checked_too(filtered):
 
 @pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
 @pytest.mark.parametrize("unit", [2.0**-90, 2.0**-40, 2.0**60, 2.0**110])
-def test_edges_are_found_in_any_unit(metric, unit):
+def test_result_is_independent_of_intensity_unit(metric, unit):
     image = np.random.default_rng(0).random((20, 24)).astype(np.float32)
     found = tangent_filter(image * np.float32(unit), 5, metric) / np.float32(unit)
     np.testing.assert_allclose(found, tangent_filter(image, 5, metric), rtol=1e-5)
 
 
-def test_one_sample_is_no_ball():
+def test_single_sample_raises():
     with pytest.raises(ValueError, match=r"`samples` \(=1\) must be at least 2"):
         tangent_filter(np.zeros((8, 8)), 1)
 
 
-def test_an_array_can_be_filtered_by_the_metric_of_a_layer_that_learns():
+def test_array_with_metric_that_requires_grad():
     layer = mc.nn.MetricConv2d(1, 1, 3, padding=1)
-    with mc.nn.record_supports(layer) as seen:
+    with mc.nn.record_supports(layer) as supports:
         layer(torch.rand(1, 1, 9, 8))
     image = np.random.default_rng(0).random((9, 8))
-    assert tangent_filter(image, 3, seen[""].metric).shape == image.shape
+    assert tangent_filter(image, 3, supports[""].metric).shape == image.shape
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"centre": "no"}, r"`centre` \(='no'\) must be True or False"),
+        ({"center": "no"}, r"`center` \(='no'\) must be True or False"),
         ({"channel_axis": True}, r"`channel_axis` \(=True\)"),
         ({"samples": True}, r"`samples` \(=True\)"),
     ],
 )
-def test_what_is_no_number_and_what_is_no_truth_is_refused(options, message):
+def test_wrong_types_raise(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         tangent_filter(np.zeros((8, 8, 3)), **{"samples": 3, "channel_axis": -1} | options)

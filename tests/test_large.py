@@ -48,13 +48,13 @@ def agree(name, image, chunks=24, tolerance=1e-6, **options):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["box_filter", "dilated_filter", "interpolated_filter"])
-def test_grids_are_the_same_in_tiles(image, name, mode):
+def test_tiled_grid_filters_equal_whole_image(image, name, mode):
     agree(name, image, padding_mode=mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("metric", [GRADIENT, "edge", "structure"])
-def test_tangent_balls_are_the_same_in_tiles(image, metric, mode):
+def test_tiled_tangent_filter_equals_whole_image(image, metric, mode):
     metric = metric if isinstance(metric, str) else partial(metric, padding_mode=mode)
     agree("tangent_filter", image, samples=5, metric=metric, padding_mode=mode)
 
@@ -67,69 +67,69 @@ def test_tangent_balls_are_the_same_in_tiles(image, metric, mode):
         partial(edge_metric, iota=0.1, scale=1.0),
     ],
 )
-def test_geodesic_balls_are_the_same_in_tiles(image, metric, mode):
+def test_tiled_geodesic_filter_equals_whole_image(image, metric, mode):
     metric = partial(metric, padding_mode=mode)
     agree("geodesic_filter", image, samples=4, metric=metric, padding_mode=mode, smooth=2)
 
 
-def test_the_halo_grows_with_the_smoothing_of_the_metric():
+def test_halo_includes_smoothing_of_metric():
     noise = np.random.default_rng(0).random((40, 40))
     metric = partial(edge_metric, iota=0.5, scale=0.5)  # balls of less than 2 pixels: the halo is mostly for smoothing
     agree("geodesic_filter", noise, chunks=20, tolerance=1e-12, samples=3, metric=metric, smooth=6)
 
 
-def test_a_single_step_may_overshoot_and_is_still_seen(image):
+def test_halo_covers_overshoot_of_single_step(image):
     metric = partial(gradient_metric, iota=0.1, alpha=5.0, scale=1.0)
     agree("geodesic_filter", image, samples=3, metric=metric, steps=1)
 
 
-def test_corners_of_a_square_stencil_reach_farther(image):
+def test_halo_covers_corners_of_square_onion(image):
     agree("tangent_filter", image, stencil="square_onion", samples=3, metric=partial(edge_metric, iota=0.02))
 
 
-def test_channels_are_seen_together(image):
-    colour = np.stack([image, image[::-1], image.T[:61, :61].repeat(2, 1)[:, :74]])
-    agree("tangent_filter", colour, chunks=(1, 24, 30), samples=4, channel_axis=0, metric=GRADIENT)
-    agree("box_filter", np.moveaxis(colour, 0, -1), chunks=(24, 30, 3), channel_axis=-1)
+def test_metric_uses_all_channels(image):
+    color = np.stack([image, image[::-1], image.T[:61, :61].repeat(2, 1)[:, :74]])
+    agree("tangent_filter", color, chunks=(1, 24, 30), samples=4, channel_axis=0, metric=GRADIENT)
+    agree("box_filter", np.moveaxis(color, 0, -1), chunks=(24, 30, 3), channel_axis=-1)
 
 
 @pytest.mark.parametrize("name", ["tangent_filter", "geodesic_filter"])
-def test_the_largest_ball_is_that_of_any_metric_group(name):
+def test_largest_ball_is_maximum_over_metric_groups(name):
     def metric(x):
         return Riemannian.isotropic(torch.tensor([1.0, 9.0]).view(1, 2, 1, 1).to(x))
 
-    colour = np.random.default_rng(0).random((2, 40, 40))
+    color = np.random.default_rng(0).random((2, 40, 40))
     options = {"samples": 4, "metric": metric, "channel_axis": 0}
-    whole = getattr(filters, name)(colour, **options)
-    tiled = getattr(large, name)(da.from_array(colour, chunks=(1, 4, 4)), **options, metric_reach=0)
+    whole = getattr(filters, name)(color, **options)
+    tiled = getattr(large, name)(da.from_array(color, chunks=(1, 4, 4)), **options, metric_reach=0)
     assert np.abs(tiled.compute(scheduler="synchronous") - whole).max() < 1e-6
 
 
-def test_volumes_are_tiled_too():
+def test_volumes_are_tiled():
     volume = np.random.default_rng(1).random((14, 15, 16))
     metric = partial(edge_metric, iota=0.5, scale=0.5)
     agree("tangent_filter", volume, chunks=8, samples=3, metric=metric)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, ">f4"])
-def test_every_dtype_is_scaled_alike(image, dtype):
+def test_every_dtype_is_scaled_as_without_tiles(image, dtype):
     values = image.astype(dtype) if np.dtype(dtype).kind == "f" else (image * np.iinfo(dtype).max).astype(dtype)
     agree("tangent_filter", values, samples=4, metric="edge")
 
 
 @pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
 @pytest.mark.parametrize("unit", [1e-36, 1e-30, 1e-22, 1e-20, 1e18, 1e30, 1e36])
-def test_edges_are_found_in_any_unit(image, metric, unit):
+def test_result_is_independent_of_intensity_unit(image, metric, unit):
     whole = (image * unit).astype(np.float32)
     tiled = large.tangent_filter(da.from_array(whole, chunks=24), 4, metric).compute(scheduler="synchronous")
     np.testing.assert_allclose(tiled, filters.tangent_filter(whole, 4, metric), rtol=2e-5)
 
 
-def test_tiles_smaller_than_the_halo_are_joined(image):
+def test_tiles_smaller_than_halo_are_merged(image):
     agree("tangent_filter", image, chunks=5, samples=4, metric=partial(edge_metric, iota=0.02))
 
 
-def test_balls_as_large_as_the_image_need_the_whole_of_it():
+def test_balls_as_large_as_image_use_whole_image():
     small = np.random.default_rng(0).random((12, 40))
     options = {"samples": 4, "metric": partial(edge_metric, iota=0.004)}  # balls of 16 pixels
     whole = filters.tangent_filter(small, **options)
@@ -138,18 +138,18 @@ def test_balls_as_large_as_the_image_need_the_whole_of_it():
     assert np.abs(tiled.compute() - whole).max() < 1e-6
 
 
-def test_the_maximum_is_that_of_the_whole_image(image):
+def test_maximum_is_over_whole_image(image):
     """One tile's own maximum would give other balls: the two passes are needed."""
     corner = image[:24, :24]
     whole = filters.tangent_filter(image, 4)[:8, :8]
     assert np.abs(filters.tangent_filter(corner, 4)[:8, :8] - whole).max() > 1e-3
 
 
-def test_a_metric_of_ones_own_says_how_far_it_looks(image):
+def test_custom_metric_requires_metric_reach(image):
     def metric(x):
-        return Riemannian.isotropic(1.0 + 3.0 * x[:, :1])  # looks at its pixel alone
+        return Riemannian.isotropic(1.0 + 3.0 * x[:, :1])  # depends on its pixel only
 
-    with pytest.raises(ValueError, match=r"`metric_reach` .*must say how many pixels away"):
+    with pytest.raises(ValueError, match=r"`metric_reach` .*must be an integer of at least 0"):
         large.tangent_filter(da.from_array(image), 4, metric)
     whole = filters.tangent_filter(image, 4, metric)
     for reach in (0, np.int64(0)):
@@ -158,7 +158,7 @@ def test_a_metric_of_ones_own_says_how_far_it_looks(image):
 
 
 @pytest.mark.parametrize(("metric", "times"), [(gradient_metric, 2), (partial(gradient_metric, largest=0.2), 1)])
-def test_a_known_maximum_saves_a_pass(image, metric, times):
+def test_known_maximum_saves_a_pass(image, metric, times):
     watched = Watched(image)
     tiled = large.tangent_filter(da.from_array(watched, chunks=24), 3, metric)
     assert (watched.reads == times).all()
@@ -166,12 +166,12 @@ def test_a_known_maximum_saves_a_pass(image, metric, times):
     assert (watched.reads == times + 1).all()
 
 
-def test_nothing_is_filtered_before_it_is_asked_for(image, monkeypatch):
+def test_result_is_lazy(image, monkeypatch):
     monkeypatch.setattr(filters, "tangent_filter", lambda *args, **options: pytest.fail("computed already"))
     large.tangent_filter(da.from_array(image, chunks=24), 3, stencil=stencils.onion(3))
 
 
-def test_an_empty_contrast_divides_by_one():
+def test_constant_image_has_no_division_by_zero():
     flat = da.full((30, 30), 0.5, chunks=10)
     assert np.allclose(large.tangent_filter(flat, 3, structure_metric).compute(), 0.5)
 
@@ -182,14 +182,14 @@ def test_an_empty_contrast_divides_by_one():
         (np.zeros((4, 4)), {}, TypeError, "must be a dask array, got ndarray"),
         (da.zeros((4, 4, 4, 4)), {}, ValueError, "2 or 3 spatial axes"),
         (da.zeros((4, 4)), {"channel_axis": 5}, ValueError, "`channel_axis`"),
-        (da.zeros((4, 4)), {"metric": "colour"}, ValueError, "`metric`"),
+        (da.zeros((4, 4)), {"metric": "color"}, ValueError, "`metric`"),
         (da.zeros((4, 4)), {"metric": Riemannian.isotropic(1.0)}, TypeError, "a name or a function"),
         (da.zeros((4, 4)), {"stencil": "star"}, ValueError, "`stencil`"),
         (da.zeros((4, 4)), {"stencil": None}, TypeError, "`stencil` must be a name or a Stencil, got NoneType"),
         (da.zeros((4, 4)), {"padding_mode": "wrap"}, ValueError, r"`padding_mode` \(='wrap'\)"),
     ],
 )
-def test_mistakes_are_named(image, options, error, message):
+def test_invalid_arguments_raise(image, options, error, message):
     with dask.config.set(scheduler="synchronous"), pytest.raises(error, match=message):
         large.tangent_filter(image, 3, **options)
 
@@ -206,7 +206,7 @@ def test_mistakes_are_named(image, options, error, message):
         (lambda x: large.geodesic_filter(x, 3, smooth=-1), r"`smooth` \(=-1\)"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_computed(call, message):
+def test_invalid_arguments_raise_before_computation(call, message):
     with pytest.raises(ValueError, match=message):
         call(da.zeros((20, 20), chunks=10))
 
@@ -218,21 +218,21 @@ def test_mistakes_are_named_before_anything_is_computed(call, message):
         ("geodesic_filter", 8 + 1 + 1 + 4),  # and a metric that is differentiated, smoothed, and read off gradients
     ],
 )
-def test_a_tile_is_read_with_the_reach_of_its_balls_and_no_more(name, margin):
+def test_halo_is_exactly_the_receptive_field(name, margin):
     noise = np.random.default_rng(0).random((4 * margin, 4 * margin))
     options = {"samples": 3, "metric": partial(edge_metric, iota=0.02, scale=1.0, largest=10.0)}
     watched = Watched(noise)
     tiled = getattr(large, name)(da.from_array(watched, chunks=margin), **options)
     watched.reads[:] = 0
     tiled.blocks[0, 0].compute(scheduler="synchronous")
-    seen = np.zeros(noise.shape, bool)
-    seen[: 2 * margin, : 2 * margin] = True
-    assert ((watched.reads > 0) == seen).all()
+    expected = np.zeros(noise.shape, bool)
+    expected[: 2 * margin, : 2 * margin] = True
+    assert ((watched.reads > 0) == expected).all()
     whole = getattr(filters, name)(noise, **options)
     assert np.abs(tiled.compute(scheduler="synchronous") - whole).max() < 1e-12
 
 
-def test_tiles_are_computed_by_other_processes_as_on_a_cluster():
+def test_tiles_are_computed_in_other_processes():
     image = np.random.default_rng(0).random((30, 40)).astype(np.float32)
     tiled = large.tangent_filter(da.from_array(image, chunks=20), samples=3)
     found = tiled.compute(scheduler="processes", num_workers=2)
@@ -240,8 +240,10 @@ def test_tiles_are_computed_by_other_processes_as_on_a_cluster():
 
 
 @pytest.mark.parametrize(("mode", "own"), [("circular", "border"), ("reflect", "circular")])
-def test_tiles_go_round_for_the_filter_and_its_metric_or_for_neither(image, mode, own):
-    with pytest.raises(ValueError, match=rf"`padding_mode` \(='{mode}'\) must be circular where"):
+def test_filter_and_metric_must_both_be_circular(image, mode, own):
+    with pytest.raises(
+        ValueError, match=rf"`padding_mode` \(='{mode}'\) and that of `metric` .* must both be 'circular'"
+    ):
         large.tangent_filter(
             da.from_array(image, chunks=16), metric=partial(gradient_metric, padding_mode=own), padding_mode=mode
         )

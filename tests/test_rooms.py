@@ -1,4 +1,4 @@
-"""Data flows one way: no room imports from one to its right."""
+"""Imports point one way: no package imports from one further down this list."""
 
 import ast
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "metricconv"
-ROOMS = [
-    {"_checks", "_interpolation", "_images", "_files", "_knobs", "_torchvision", "__version__"},
-    {"metrics"},
+LAYERS = [
+    {"_checks", "_interpolation", "_images", "_files", "_options", "_errors", "_torchvision", "__version__"},
+    {"metrics", "io"},
     {"stencils"},
     {"supports"},
     {"ops"},
     {"nn"},
     {"convert", "filters", "viz", "large"},
-    {"metricconv"},  # the whole, as its __init__ gathers it from the rooms above
+    {"metricconv"},  # the public API in __init__
     {"experiments", "bench"},
     {"cli", "app"},
 ]
-LEVELS = {name: level for level, rooms in enumerate(ROOMS) for name in rooms}
+LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 FOUND = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")}
 
 
 def imported(text: str, package: tuple[str, ...]) -> Iterator[str]:
-    """Yield the rooms that a file of a package imports from, anywhere in it; "metricconv" for the whole."""
-    known = {"__version__"} | {room.removesuffix(".py") for room in FOUND}
+    """Yield the packages that a file imports from, anywhere in it; "metricconv" for the public API."""
+    known = {"__version__"} | {name.removesuffix(".py") for name in FOUND}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else ()
@@ -40,7 +40,7 @@ def imported(text: str, package: tuple[str, ...]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "rooms"),
+    ("text", "packages"),
     [
         ("import metricconv", ["metricconv"]),
         ("import metricconv as mc", ["metricconv"]),
@@ -55,16 +55,16 @@ def imported(text: str, package: tuple[str, ...]) -> Iterator[str]:
         ("from torch import nn", []),
     ],
 )
-def test_every_way_to_import_is_seen(text, rooms):
-    assert list(imported(text, ("metricconv", "ops"))) == rooms
+def test_every_import_statement_is_found(text, packages):
+    assert list(imported(text, ("metricconv", "ops"))) == packages
 
 
-@pytest.mark.parametrize("room", sorted(FOUND))
-def test_a_room_imports_from_those_to_its_left_alone(room):
-    name = room.removesuffix(".py")
-    if name in ("__init__", "__main__"):  # the public surface, and the way in
+@pytest.mark.parametrize("entry", sorted(FOUND))
+def test_packages_import_only_from_lower_layers(entry):
+    name = entry.removesuffix(".py")
+    if name in ("__init__", "__main__"):  # the public API and the entry point
         return
-    files = [SOURCE / room] if room.endswith(".py") else sorted((SOURCE / room).rglob("*.py"))
+    files = [SOURCE / entry] if entry.endswith(".py") else sorted((SOURCE / entry).rglob("*.py"))
     packages = {path: ("metricconv", *path.relative_to(SOURCE).parts[:-1]) for path in files}
     found = {
         (other, path.name)

@@ -1,4 +1,4 @@
-"""Files that programs write: whole or not at all, tables with what is needed to compare them with another run."""
+"""Atomic writing of files, CSV tables, and the versions that results depend on."""
 
 import contextlib
 import csv
@@ -18,16 +18,16 @@ from . import __version__
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; its file takes the place of ``path`` in one move, or vanishes if an error is raised.
+    """Yield a temporary path that atomically replaces ``path`` on success and is deleted on error.
 
-    Folders are made as needed. The path keeps its suffix, by which many writers choose a format. Where ``path`` is a
-    link, what it points to is replaced; a file that is replaced keeps its permissions.
+    Parent folders are created. The temporary path has the same suffix, by which many writers choose a format. If
+    ``path`` is a link, its target is replaced; the permissions of an existing file are kept.
     """
     suffix = path.suffix
-    with contextlib.suppress(RuntimeError):  # links that lead back to themselves lead nowhere
+    with contextlib.suppress(RuntimeError):  # raised for circular links
         path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Most of a name may be as long as file systems allow already.
+    # The stem is shortened as it may already have the maximum length.
     temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{suffix}")
     try:
         yield temporary
@@ -39,7 +39,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> None:
-    """Write rows as CSV, with these columns, or those of the first row; what a row lacks stays empty."""
+    """Write rows as CSV with the given columns, by default those of the first row; missing cells are empty."""
     with writing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, columns or list(rows[0]), restval="", lineterminator="\n")
         table.writeheader()
@@ -47,27 +47,33 @@ def write_table(path: Path, rows: Sequence[Mapping[str, object]], columns: Seque
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Read what ``write_table`` wrote; no rows if there is no such file. A row that is cut short is refused."""
+    """Read a table written by ``write_table``; empty if the file does not exist. Raises for incomplete rows."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         table, rows = csv.DictReader(file), []
         for row in table:
             if None in row or None in row.values():
-                raise ValueError(f"{path}, line {table.line_num}: has not as many cells as there are columns; mend it")
+                cells = len(row.get(None, [])) + sum(isinstance(value, str) for value in row.values())
+                expected = len(table.fieldnames or [])
+                raise ValueError(f"{path}, line {table.line_num}: expected {expected} columns, got {cells}")
             rows.append(row)
         return rows
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions behind a result: of metricconv, with eight digits of its code, torch, Python and these."""
-    found = {"metricconv": f"{__version__}+{_code()}", "torch": torch.__version__, "python": platform.python_version()}
+    """Return the versions of metricconv (with a hash of its source), torch, Python and ``packages``."""
+    found = {
+        "metricconv": f"{__version__}+{_source_hash()}",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
     return found | {package: importlib.metadata.version(package) for package in packages}
 
 
 @functools.cache
-def _code() -> str:
-    """Return eight digits that are others for every other code of the package."""
+def _source_hash() -> str:
+    """Return eight hex digits of a hash of the package's source code."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Images as users have them, arrays or tensors, and as the filters see them: (1, C, *spatial)."""
+"""Conversion of images, arrays or tensors, to tensors (1, C, *spatial)."""
 
 import math
 
@@ -9,7 +9,7 @@ from . import _checks
 
 
 def to_floats(image: object) -> Tensor:
-    """Return an image as a tensor of finite floats, integers scaled to at most 1."""
+    """Return an image as a tensor of finite floats, integers divided by the maximum of their type."""
     if isinstance(image, Tensor):
         values, floats = image, torch.get_default_dtype()
     else:
@@ -18,12 +18,12 @@ def to_floats(image: object) -> Tensor:
         if not isinstance(image, numpy.ndarray):
             raise TypeError(f"`image` must be a NumPy array or a torch.Tensor, got {type(image).__name__}")
         if numpy.ma.is_masked(image):
-            raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels: fill them first")
+            raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels; fill them first")
         try:
-            # A copy, as torch cannot look at arrays that are read-only, or of negative strides or another byte order.
+            # A copy: torch does not support read-only arrays, negative strides or foreign byte orders.
             values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
         except TypeError:
-            raise TypeError(f"`image` must hold numbers of a type that torch has, got dtype {image.dtype}") from None
+            raise TypeError(f"`image` must have a dtype that torch supports, got {image.dtype}") from None
     if values.is_complex():
         raise TypeError(f"`image` must hold real numbers, got dtype {values.dtype}")
     if not values.is_floating_point():
@@ -36,21 +36,21 @@ def to_floats(image: object) -> Tensor:
 
 
 def result_dtype(image: object, values: Tensor) -> torch.dtype:
-    """Return the dtype of the filtered image, given the floats that were made of it."""
+    """Return the dtype of the filtered image, given the values converted to floats."""
     if isinstance(image, Tensor):
         return image.dtype if image.is_floating_point() else torch.get_default_dtype()
     return values.dtype if image.dtype.kind == "f" else torch.float64  # type: ignore[attr-defined]
 
 
 def to_field(values: Tensor, channel_axis: int | None) -> Tensor:
-    """Bring an image into the shape (1, C, *spatial) and into float32 or wider."""
+    """Return an image as a tensor (1, C, *spatial) of float32 or wider."""
     check_axes(tuple(values.shape), channel_axis)
     field = values.unsqueeze(0) if channel_axis is None else values.movedim(channel_axis, 0)
     return field.unsqueeze(0).to(torch.promote_types(values.dtype, torch.float32))
 
 
 def check_axes(shape: tuple[int, ...], channel_axis: int | None) -> None:
-    """Refuse what is neither an image nor a volume."""
+    """Check that the shape is that of an image or a volume."""
     axes = len(shape)
     if channel_axis is not None and (not _checks.is_whole(channel_axis) or not -axes <= channel_axis < axes):
         raise ValueError(f"`channel_axis` (={channel_axis!r}) is not an axis of `image` of shape {shape}")

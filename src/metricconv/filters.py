@@ -1,13 +1,12 @@
-"""Learning-free image filters: the mean of an image over a support, NumPy arrays or tensors in and out.
+"""Learning-free image filters: averages over a support, for NumPy arrays and tensors.
 
-They differ only in where each pixel looks: the pixels of a box, a grid of any spacing, places drawn at random, or the
-unit ball of a metric that is read off the image itself.
+The support is a box, a grid of any spacing, random sampling locations, or the unit ball of a metric of the image.
 
 All of them take a grey image (H, W) or volume (D, H, W), or one with channels along ``channel_axis``, as in
-scikit-image, and return the same kind of object, of the same shape. Floating-point images keep their dtype. Integers
-are divided by the largest number of their type, as by ``skimage.util.img_as_float``: an 8-bit image becomes floats in
-[0, 1], float64 in NumPy and torch's default dtype in a tensor. Those of up to 16 bits are filtered in float32, whose
-rounding is far below theirs, in half the time and memory. All channels are filtered over the same support.
+scikit-image, and return an array or tensor of the same shape. Floating-point images keep their dtype. Integers are
+divided by the maximum of their type, as by ``skimage.util.img_as_float``: an 8-bit image becomes floats in [0, 1],
+float64 for NumPy arrays and torch's default dtype for tensors. Integers of up to 16 bits are filtered in float32, which
+is accurate enough and takes half the time and memory. All channels are filtered over the same support.
 """
 
 import math
@@ -29,10 +28,10 @@ from .supports.tangent_ball import farthest_sample
 if TYPE_CHECKING:
     import numpy
 
-# Pixels between one report of progress and the next, about as many.
+# Approximate number of pixels between two progress reports.
 _STRIP_PIXELS = 2**20
-# Random numbers drawn at once, at most: 256 MB, and twice that in float64.
-_MOST_DRAWN = 2**26
+# Maximum number of random values in memory: 256 MB, twice that in float64.
+_MAX_RANDOM_VALUES = 2**26
 
 Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
 Ball = TypeVar("Ball", TangentBall, GeodesicBall)
@@ -46,13 +45,13 @@ METRICS: dict[str, Callable[..., Metric]] = {
 
 
 def box_filter(image: Image, size: int = 3, *, channel_axis: int | None = None, padding_mode: str = "reflect") -> Image:
-    """Take the mean of the size^d pixels around each pixel.
+    """Average over the box of size^d pixels centered at each pixel.
 
     Args:
-        image: (H, W) or (D, H, W), array or tensor, and channels if ``channel_axis`` is given.
-        size: pixels along each side of the box, odd.
-        channel_axis: the axis of the channels, if there is one.
-        padding_mode: what stands past the border: "reflect", "border", "circular" or "zeros".
+        image: array or tensor (H, W) or (D, H, W), with channels if ``channel_axis`` is given.
+        size: side length of the box in pixels, odd.
+        channel_axis: axis of the channels, None for a grey image.
+        padding_mode: padding mode at image borders: "reflect", "border", "circular" or "zeros".
 
     >>> impulse = torch.zeros(3, 3)
     >>> impulse[1, 1] = 9.0
@@ -73,12 +72,12 @@ def dilated_filter(
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> Image:
-    """Take the mean of samples^d pixels around each pixel that stand ``dilation`` pixels apart.
+    """Average over a grid of samples^d pixels centered at each pixel, ``dilation`` pixels apart.
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
-        samples: along each axis, odd.
-        dilation: whole pixels between samples.
+        samples: samples along each axis, odd.
+        dilation: distance between samples in pixels, an integer.
 
     >>> impulse = torch.zeros(5, 5)
     >>> impulse[2, 2] = 9.0
@@ -97,16 +96,16 @@ def interpolated_filter(
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> Image:
-    """Take the mean of samples^d points spread over a box of size^d pixels, read between pixels.
+    """Average over samples^d interpolated points in a box of size^d pixels.
 
-    The outermost samples are the centres of the box's outermost pixels: the spacing is (size − 1) / (samples − 1), and
-    with as many samples as pixels it is the box filter. Interpolation smooths too, so that this is how a small box
-    compares fairly with the metric filters, which interpolate.
+    The outermost samples are the centers of the outermost pixels of the box: the spacing is (size − 1) / (samples − 1).
+    With samples = size it is the box filter. Interpolation also smooths, so this is the fair comparison of a small box
+    with the metric filters, which interpolate.
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
         samples: samples along each axis, at least 2.
-        size: pixels along each side of the box, more than 1; need not be whole.
+        size: side length of the box in pixels, more than 1; not necessarily an integer.
 
     >>> impulse = torch.zeros(5, 5)
     >>> impulse[2, 2] = 1.0
@@ -114,7 +113,7 @@ def interpolated_filter(
     tensor([0.0000, 0.1111, 0.4444, 0.1111, 0.0000])
     """
     _check_box(samples, size)
-    spacing, dilation = (size - 1) / (samples - 1), _centring((samples,))[0]
+    spacing, dilation = (size - 1) / (samples - 1), _centering((samples,))[0]
     return _filter(image, channel_axis, lambda x: _mean(x, Grid(samples, dilation, spacing, x.dim() - 2), padding_mode))
 
 
@@ -127,16 +126,16 @@ def random_deformable_filter(
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> Image:
-    """Take the mean over a box whose every sample, at every pixel, is moved by a random vector.
+    """Average over a box whose samples are displaced at random, independently at every pixel.
 
-    The displacements are independent and uniform in [−reach, reach]^d: what a deformable convolution does before it has
-    learnt anything. They are drawn for some rows at a time where the image, or the box, is large.
+    The displacements are uniform in [−reach, reach]^d, as in an untrained deformable convolution. For large images they
+    are drawn some rows at a time.
 
     Args:
         image, channel_axis, padding_mode: as in ``box_filter``.
-        samples: along each axis, odd.
-        reach: the largest displacement, in pixels; samples/2 if not given.
-        seed: of the displacements, which are the same on every device.
+        samples: samples along each axis, odd.
+        reach: maximum displacement along each axis in pixels. Default: samples/2.
+        seed: random seed; the displacements are the same on every device.
 
     >>> image = torch.rand(16, 16)
     >>> torch.equal(random_deformable_filter(image, 3, seed=1), random_deformable_filter(image, 3, seed=1))
@@ -146,30 +145,30 @@ def random_deformable_filter(
     reach = samples / 2 if reach is None else reach
     _checks.not_negative(reach, "reach")
     if not _checks.is_whole(seed) or not -(2**63) <= seed < 2**64:
-        raise ValueError(f"`seed` (={seed!r}) must be a whole number of 64 bits")
+        raise ValueError(f"`seed` (={seed!r}) must be an integer of at most 64 bits")
 
     def mean(x: Tensor) -> Tensor:
         dim, (height, *others) = x.dim() - 2, x.shape[2:]
         generator = torch.Generator().manual_seed(int(seed))
 
         def draw(rows: int) -> Tensor:
-            drawn = torch.rand(1, 1, samples**dim, dim, rows, *others, generator=generator, device="cpu")
-            return drawn.mul_(2).sub_(1).mul_(reach).to(x)
+            uniform = torch.rand(1, 1, samples**dim, dim, rows, *others, generator=generator, device="cpu")
+            return uniform.mul_(2).sub_(1).mul_(reach).to(x)
 
-        step = max(_MOST_DRAWN // (samples**dim * dim * math.prod(others)), 1)
+        step = max(_MAX_RANDOM_VALUES // (samples**dim * dim * math.prod(others)), 1)
         if step >= height or samples == 1:
             return _mean(x, Deformable(draw(height), (samples,) * dim), padding_mode)
-        # As for balls, a wider dilation makes room for the margin; what it adds to the samples is taken away again.
+        # As for balls, a larger dilation widens the margin; the offsets below compensate for it.
         half = samples // 2
         dilation = math.ceil((half + reach + 1) / half)
         rows = torch.arange(-half, half + 1, device="cpu").repeat_interleave(samples ** (dim - 1))
         added = rows.mul(dilation - 1).to(x)
         strips = []
-        for start, stop, seen in _strips(x, step, dilation * half, padding_mode):
+        for start, stop, padded in _strips(x, step, dilation * half, padding_mode):
             vectors = draw(stop - start)
             vectors[:, :, :, 0] -= added.view(-1, *(1,) * dim)
             support = Deformable(vectors, (samples,) * dim, (dilation,) + (1,) * (dim - 1))
-            strips.append(_convolve(seen, support, (0,) + (half,) * (dim - 1), padding_mode))
+            strips.append(_convolve(padded, support, (0,) + (half,) * (dim - 1), padding_mode))
         return torch.cat(strips, 2)
 
     return _filter(image, channel_axis, mean)
@@ -181,32 +180,31 @@ def tangent_filter(
     metric: str | Metric | Callable[[Tensor], Metric] = "gradient",
     stencil: str | Stencil = "polar",
     *,
-    centre: bool = False,
+    center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
     progress: Progress | None = None,
 ) -> Image:
-    """Take the mean over the unit tangent ball of a metric at each pixel: P samples s_j u_j / F(u_j).
+    """Average over the unit tangent ball of a metric at each pixel: P samples s_j u_j / F(u_j).
 
-    The metric is read off all channels of the image together, so that the balls lie along its edges or shrink at them.
+    The metric is computed from all channels together; its balls are elongated along edges or shrink at them.
 
     Args:
-        image, channel_axis, padding_mode: as in ``box_filter``. The gradients of a metric given by name see the same
-            past the border.
+        image, channel_axis, padding_mode: as in ``box_filter``. A metric given by name uses the same padding mode.
         samples: k, for P = k^d samples.
         metric: "gradient", "edge" or "structure", for the function of ``metricconv.metrics`` with its defaults; any
             function of the image (1, C, *spatial), such as ``partial(gradient_metric, eps_omega=0.5)``; or a metric.
-        stencil: how the ball is sampled: "polar", "onion", "square_onion" or a stencil, which then sets P.
-        centre: take the pixel itself as one more sample, as the paper's authors do.
-        progress: called with the number of rows that are done and of those that there are, every million pixels or so.
+        stencil: sampling pattern: "polar", "onion", "square_onion" or a ``Stencil``, which then determines P.
+        center: add the pixel itself as one more sample, as in the code released with the paper.
+        progress: function called with the number of finished rows and of all rows, about every million pixels.
 
     >>> step = torch.zeros(9, 8)
     >>> step[:, 4:] = 1.0
     >>> box_filter(step, 5)[4, 3:5], tangent_filter(step)[4, 3:5]  # either side of the edge
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
-    balls_of = _balls(TangentBall, samples, metric, stencil, padding_mode)
-    return _filter_over(image, channel_axis, balls_of, padding_mode, centre, progress)
+    make_balls = _ball_factory(TangentBall, samples, metric, stencil, padding_mode)
+    return _filter_over_balls(image, channel_axis, make_balls, padding_mode, center, progress)
 
 
 def geodesic_filter(
@@ -217,19 +215,19 @@ def geodesic_filter(
     *,
     steps: int | None = None,
     smooth: int = 1,
-    centre: bool = False,
+    center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
     progress: Progress | None = None,
 ) -> Image:
-    """Take the mean over the unit geodesic ball of a metric at each pixel: what lies within distance 1 of it.
+    """Average over the unit geodesic ball of a metric at each pixel: the points within distance 1.
 
-    A tangent ball takes the metric at its pixel for that of all its points; a geodesic ball feels how it changes, and
-    stops at an edge that is still some pixels away. It is smaller for it: the best scale of a metric is another.
+    A tangent ball assumes that the metric is constant around its pixel; a geodesic ball follows its variation and stops
+    at edges some pixels away. It is smaller, so the best scale of the metric differs.
 
     Args:
-        image, samples, metric, stencil, centre, channel_axis, padding_mode, progress: as in ``tangent_filter``.
-        steps, smooth: of the geodesics and of the metric, as in ``GeodesicBall``.
+        image, samples, metric, stencil, center, channel_axis, padding_mode, progress: as in ``tangent_filter``.
+        steps, smooth: integration steps and smoothing passes of the metric, as in ``GeodesicBall``.
 
     >>> step = torch.zeros(9, 12)
     >>> step[:, 6:] = 1.0
@@ -243,26 +241,26 @@ def geodesic_filter(
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=mode)
 
-    balls_of = _balls(make, samples, metric, stencil, padding_mode)
-    return _filter_over(image, channel_axis, balls_of, padding_mode, centre, progress)
+    make_balls = _ball_factory(make, samples, metric, stencil, padding_mode)
+    return _filter_over_balls(image, channel_axis, make_balls, padding_mode, center, progress)
 
 
-def _balls(
+def _ball_factory(
     make: Callable[[Metric, Stencil, tuple[int, ...]], Ball],
     samples: int,
     metric: str | Metric | Callable[[Tensor], Metric],
     stencil: str | Stencil,
     padding_mode: str,
 ) -> Callable[[Tensor], Ball]:
-    """Return how an image becomes the balls of its metric."""
-    stencil_of = stencils.chosen(stencil, samples)
+    """Return the function from an image to its balls."""
+    make_stencil = stencils.chosen(stencil, samples)
     if isinstance(metric, str):
         _checks.one_of(metric, METRICS, "metric")
     elif not isinstance(metric, Metric) and not callable(metric):
         raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
 
     def balls(x: Tensor) -> Ball:
-        reference = stencil_of(x.dim() - 2)
+        reference = make_stencil(x.dim() - 2)
         if isinstance(metric, Metric):
             field = metric
         elif isinstance(metric, str):
@@ -274,18 +272,18 @@ def _balls(
             check_positive(field)
         size = tuple(x.shape[2:])
         if field.dim == len(size) and any(n not in (1, m) for n, m in zip(field.spatial, size, strict=True)):
-            raise ValueError(f"`metric` has spatial size {tuple(field.spatial)}; that of `image` is {size}")
-        return make(field, reference, _centring(reference.kernel_size))
+            raise ValueError(f"`metric` must have the spatial size {size} of `image`, got {tuple(field.spatial)}")
+        return make(field, reference, _centering(reference.kernel_size))
 
     return balls
 
 
 def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Tensor]) -> Image:
-    """Apply a function of (1, C, *spatial) to an image."""
+    """Apply a function of tensors (1, C, *spatial) to an image."""
     values = _images.to_floats(image)
     dtype = _images.result_dtype(image, values)
     x = _images.to_field(values, channel_axis)
-    del values  # as large as the image
+    del values  # frees memory
     y = mean(x)
     del x
     y = y.squeeze(0).squeeze(0) if channel_axis is None else y.squeeze(0).movedim(0, channel_axis)
@@ -294,76 +292,76 @@ def _filter(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Ten
     return y.detach().to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
 
 
-def _filter_over(
+def _filter_over_balls(
     image: Image,
     channel_axis: int | None,
-    balls_of: Callable[[Tensor], TangentBall | GeodesicBall],
+    make_balls: Callable[[Tensor], TangentBall | GeodesicBall],
     padding_mode: str,
-    centre: bool,
+    center: bool,
     progress: Progress | None,
 ) -> Image:
-    """Take the mean over balls, and the pixel itself if ``centre``, in strips where progress is to be told."""
-    _checks.truth(centre, "centre")
+    """Average over balls, and the pixel itself if ``center``; in strips if ``progress`` is given."""
+    _checks.boolean(center, "center")
     if progress is not None and not callable(progress):
-        raise TypeError(f"`progress` must be a function of two numbers, got {type(progress).__name__}")
+        raise TypeError(f"`progress` must be a function of two integers, got {type(progress).__name__}")
 
     def mean(x: Tensor) -> Tensor:
-        balls = balls_of(x)
+        balls = make_balls(x)
         if progress is None:
             y = _mean(x, balls, padding_mode)
         elif isinstance(balls, TangentBall):
             y = _mean_in_strips(x, balls, padding_mode, progress)
         else:
             y = _geodesic_mean_in_strips(x, balls, padding_mode, progress)
-        return y + (x - y) / (balls.samples + 1) if centre else y
+        return y + (x - y) / (balls.samples + 1) if center else y
 
     return _filter(image, channel_axis, mean)
 
 
 def _mean(x: Tensor, support: Support, padding_mode: str) -> Tensor:
-    """Take the mean of every channel over a support, at every pixel."""
+    """Average each channel over a support."""
     padding = tuple(d * (k - 1) // 2 for k, d in zip(support.kernel_size, support.dilation, strict=True))
     return _convolve(x, support, padding, padding_mode)
 
 
 def _mean_in_strips(x: Tensor, ball: TangentBall, padding_mode: str, progress: Progress) -> Tensor:
-    """Take the mean strip by strip along the first axis, each with a margin as wide as balls reach.
+    """Average over balls in strips along the first axis, with a margin of the largest ball.
 
-    The margin is that of a convolution without padding. The dilation sets it, and nothing else where the support is a
-    ball; what lies past the image's border is laid there.
+    The strips are convolved without padding: the dilation, which has no other effect on balls, determines the margin.
+    At the border of the image the margin is filled by the padding mode.
     """
     size, (k, *_) = x.shape[2], ball.kernel_size
     metric = ball.metric.expand_to(x.shape[2:])
     reach = ball.reach()
-    if k == 1 or not reach < size:  # no margin, or one that holds the whole image
+    if k == 1 or not reach < size:  # no margin, or one larger than the image
         y = _mean(x, ball, padding_mode)
         progress(size, size)
         return y
     dilation = (2 * math.ceil((reach + 1) / (k - 1)), *ball.dilation[1:])
     padding = (0, *(d * (k - 1) // 2 for k, d in zip(ball.kernel_size[1:], dilation[1:], strict=True)))
     step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 1), torch.empty_like(x)
-    for start, stop, seen in _strips(x, step, dilation[0] * (k - 1) // 2, padding_mode):
+    for start, stop, padded in _strips(x, step, dilation[0] * (k - 1) // 2, padding_mode):
         balls = TangentBall(metric[:, :, start:stop], ball.stencil, dilation)
-        y[:, :, start:stop] = _convolve(seen, balls, padding, padding_mode)
+        y[:, :, start:stop] = _convolve(padded, balls, padding, padding_mode)
         progress(stop, size)
     return y
 
 
 def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, progress: Progress) -> Tensor:
-    """Take the mean strip by strip along the first axis, each with a margin as wide as geodesics see, cut off again.
+    """Average over geodesic balls in strips along the first axis, with a margin that geodesics do not leave.
 
-    Geodesics start where the metric is known: those of the margin are traced too, and a strip is wide beside it.
+    Geodesics of the margin are traced too and discarded, so strips are at least four times as wide.
     """
     size, mode = x.shape[2], ball.padding_mode
     metric = smoothed(ball.metric.expand_to(x.shape[2:]), ball.smooth, padding_mode=mode)
     reach = farthest_sample(metric, ball.stencil)
     margin = sight(reach, ball.steps) if reach < size else size
     step, y = max(_STRIP_PIXELS * size // math.prod(x.shape[2:]), 4 * margin), torch.empty_like(x)
-    margin = margin if step < size else 0  # none where one strip is the whole image
+    margin = margin if step < size else 0  # a single strip needs none
     for start in range(0, size, step):
         stop = min(start + step, size)
         rows = torch.arange(start - margin, stop + margin, device=x.device)
-        # At the image's border a strip ends too, and geodesics see it as it is; a circular image goes on.
+        # Strips end at the border of the image, unless it is circular.
         rows = rows % size if mode == "circular" else rows[(rows >= 0) & (rows < size)]
         balls = GeodesicBall(metric[:, :, rows], ball.rays, ball.steps, 0, dilation=ball.dilation, padding_mode=mode)
         mean = _mean(x[:, :, rows], balls, padding_mode)
@@ -373,7 +371,7 @@ def _geodesic_mean_in_strips(x: Tensor, ball: GeodesicBall, padding_mode: str, p
 
 
 def _strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield where each strip of ``step`` rows starts and stops, and these rows with ``margin`` more on either side."""
+    """Yield start and stop of each strip of ``step`` rows, and its rows with ``margin`` more on either side."""
     size = x.shape[2]
     index, inside = _interpolation.line(-margin, size + margin, size, padding_mode, x.device)
     for start in range(0, size, step):
@@ -388,10 +386,10 @@ def _convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mod
     return support_conv(x, support, weight, padding=padding, groups=channels, padding_mode=padding_mode)
 
 
-def _centring(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dilation that centres outputs on pixels: an even kernel has its centre between two of them.
+def _centering(kernel_size: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dilation that centers outputs on pixels: 2 for even kernels, whose center is between two pixels.
 
-    It says nothing about where samples lie, which is the metric's or the spacing's affair.
+    It does not affect the sampling locations, which depend on the metric or the spacing.
     """
     return tuple(2 - k % 2 for k in kernel_size)
 

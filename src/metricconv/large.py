@@ -1,18 +1,17 @@
-"""Filters of images larger than memory: dask arrays in and out, tile by tile, equal to the filters of the whole.
+"""Filters of dask arrays larger than memory, tile by tile, equal to the filters of the whole image.
 
-A tile is read with a margin around it: exactly what its pixels see, which is the reach of their balls, and of the
-gradients of which the metric is made. Where a metric is measured against the whole image (max |∇f|), the image is read
-once more to know that maximum, and once for the largest ball; then the filter is a graph of dask, computed when it is
-asked for, on one machine or a cluster.
+Each tile is read with a halo that covers its balls and the derivative filters of the metric. If the metric depends on
+the whole image (max |∇f|), a first pass computes that maximum; another computes the largest ball. The result is a lazy
+dask array, computed on one machine or a cluster.
 
-The functions are those of ``metricconv.filters``, and need the extra ``large``. The image is a dask array, and three
+The functions are those of ``metricconv.filters`` and need the extra ``large``. The image is a dask array, and three
 other arguments differ:
 
-- ``metric`` is a name or a function of the image, and no metric of the whole image, which might not fit into memory;
-- ``metric_reach`` is new, and says how many pixels away a function of your own looks;
-- there is no ``progress``: dask reports its own, once the result is computed.
+- ``metric`` is a name or a function of the image, not a metric of the whole image, which might not fit into memory;
+- ``metric_reach`` is additional: the receptive field radius, in pixels, of a metric function of your own;
+- there is no ``progress``: dask reports its own when the result is computed.
 
-``random_deformable_filter``, which draws displacements for the whole image, has no counterpart here.
+``random_deformable_filter``, which draws displacements for the whole image, is not available.
 """
 
 import dataclasses
@@ -43,7 +42,7 @@ MetricOf = Callable[..., Metric]
 def box_filter(
     image: da.Array, size: int = 3, *, channel_axis: int | None = None, padding_mode: str = "reflect"
 ) -> da.Array:
-    """Take the mean of the size^d pixels around each pixel, as ``filters.box_filter``.
+    """Average over the box of size^d pixels centered at each pixel, as ``filters.box_filter``.
 
     >>> whole = np.random.default_rng(0).random((40, 50))
     >>> tiled = box_filter(da.from_array(whole, chunks=16), 5)
@@ -62,7 +61,7 @@ def dilated_filter(
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> da.Array:
-    """Take the mean of samples^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
+    """Average over samples^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
     _checks.odd(samples, "samples")
     dilation = _checks.whole(dilation, "dilation", minimum=1)
     halo = dilation * (samples // 2)
@@ -78,7 +77,7 @@ def interpolated_filter(
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
 ) -> da.Array:
-    """Take the mean of samples^d points over a box of size^d pixels, as ``filters.interpolated_filter``."""
+    """Average over samples^d points in a box of size^d pixels, as ``filters.interpolated_filter``."""
     filters._check_box(samples, size)
     halo = math.floor((size - 1) / 2) + 1
     return _filtered(image, filters.interpolated_filter, halo, channel_axis, padding_mode, samples=samples, size=size)
@@ -90,25 +89,26 @@ def tangent_filter(
     metric: str | MetricOf = "gradient",
     stencil: str | Stencil = "polar",
     *,
-    centre: bool = False,
+    center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
     metric_reach: int | None = None,
 ) -> da.Array:
-    """Take the mean over the unit tangent ball of a metric at each pixel, as ``filters.tangent_filter``.
+    """Average over the unit tangent ball of a metric at each pixel, as ``filters.tangent_filter``.
 
-    The image is read twice at once, to know the metric's scale and the largest ball, and a third time when the result
-    is computed.
+    The call reads the image twice, for the scale of the metric and the largest ball; computing the result reads it a
+    third time.
 
     Args:
-        image, samples, stencil, centre, channel_axis, padding_mode: as there; the image is a dask array.
+        image: dask array.
+        samples, stencil, center, channel_axis, padding_mode: as in ``filters.tangent_filter``.
         metric: "gradient", "edge" or "structure"; one of these functions of ``metricconv.metrics`` with other
-            arguments, by ``functools.partial``; or a function of your own, of which ``metric_reach`` must be known.
-        metric_reach: how many pixels away your own metric looks at the image. It must look at nothing else.
+            arguments, by ``functools.partial``; or a function of your own, which requires ``metric_reach``.
+        metric_reach: receptive field radius of your own metric: it depends only on pixels at most that far away.
     """
-    read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
-    halo = max(math.floor(reach) + 1, read.reach)
-    options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
+    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
+    halo = max(math.floor(reach) + 1, local.reach)
+    options = {"samples": samples, "metric": local.metric, "stencil": stencil, "center": center}
     return _filtered(image, filters.tangent_filter, halo, channel_axis, padding_mode, **options)
 
 
@@ -120,33 +120,33 @@ def geodesic_filter(
     *,
     steps: int | None = None,
     smooth: int = 1,
-    centre: bool = False,
+    center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
     metric_reach: int | None = None,
 ) -> da.Array:
-    """Take the mean over the unit geodesic ball of a metric at each pixel, as ``filters.geodesic_filter``.
+    """Average over the unit geodesic ball of a metric at each pixel, as ``filters.geodesic_filter``.
 
     Args:
-        image, samples, metric, stencil, centre, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
+        image, samples, metric, stencil, center, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
         steps, smooth: as in ``metricconv.GeodesicBall``.
     """
     smooth = _checks.whole(smooth, "smooth", minimum=0)
     if steps is not None:
         steps = _checks.whole(steps, "steps", minimum=1)
-    read, reach = _read_balls(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
-    # The metric is smoothed by one pixel each time.
-    halo = sight(reach, steps) + smooth + read.reach
-    options = {"samples": samples, "metric": read.metric, "stencil": stencil, "centre": centre}
+    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
+    # Each smoothing pass of the metric adds one pixel.
+    halo = sight(reach, steps) + smooth + local.reach
+    options = {"samples": samples, "metric": local.metric, "stencil": stencil, "center": center}
     options |= {"steps": steps, "smooth": smooth}
     return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reading:
-    """How a metric is read off an image: a function, and how many pixels away it looks.
+class _LocalMetric:
+    """A function from an image to its metric, and the radius of its receptive field in pixels.
 
-    ``contrast`` is the field whose maximum over the whole image it divides by, if it does.
+    ``contrast`` computes the field whose maximum over the whole image normalizes the metric, if any.
     """
 
     metric: MetricOf
@@ -155,8 +155,8 @@ class _Reading:
     contrast: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
-    def of(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_Reading":
-        """Tell what a metric needs, by its name or its arguments."""
+    def create(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_LocalMetric":
+        """Return the metric function and its receptive field, by its name or arguments."""
         if isinstance(metric, str):
             metric = partial(METRICS[_checks.one_of(metric, METRICS, "metric")], padding_mode=padding_mode)
         if not callable(metric):
@@ -165,32 +165,32 @@ class _Reading:
         if function not in METRICS.values():
             if metric_reach is None or not _checks.is_whole(metric_reach) or metric_reach < 0:
                 raise ValueError(
-                    f"`metric_reach` (={metric_reach!r}) must say how many pixels away a `metric` of your own looks"
+                    f"`metric_reach` (={metric_reach!r}) must be an integer of at least 0 for a `metric` of your own"
                 )
             return cls(metric, int(metric_reach), padding_mode)
         given = metric.args if isinstance(metric, partial) else ()
         options = metric.keywords if isinstance(metric, partial) else {}
         bound = inspect.signature(function).bind(None, *given, **options)
         bound.apply_defaults()
-        knobs = bound.arguments
-        mode = knobs["padding_mode"]
+        arguments = bound.arguments
+        mode = arguments["padding_mode"]
         if (mode == "circular") != (padding_mode == "circular"):
             raise ValueError(
-                f"`padding_mode` (={padding_mode!r}) must be circular where that of `metric` (={mode!r}) is, and only "
-                f"there: give it to the metric too, as in partial({function.__name__}, padding_mode={padding_mode!r})"
+                f"`padding_mode` (={padding_mode!r}) and that of `metric` (={mode!r}) must both be 'circular' or "
+                f"neither: use partial({function.__name__}, padding_mode={padding_mode!r})"
             )
         if function is structure_metric:
-            scales = {"noise_scale": knobs["noise_scale"], "integration_scale": knobs["integration_scale"]}
+            scales = {"noise_scale": arguments["noise_scale"], "integration_scale": arguments["integration_scale"]}
             reach = sum(gradient_reach(scale) for scale in scales.values())
             contrast = partial(structure_trace, **scales, padding_mode=mode)
         else:
             assert function in (gradient_metric, edge_metric)
-            reach = gradient_reach(knobs["scale"])
-            contrast = partial(gradient_length, scale=knobs["scale"], padding_mode=mode)
-        return cls(metric, reach, padding_mode, contrast if knobs["largest"] is None else None)
+            reach = gradient_reach(arguments["scale"])
+            contrast = partial(gradient_length, scale=arguments["scale"], padding_mode=mode)
+        return cls(metric, reach, padding_mode, contrast if arguments["largest"] is None else None)
 
-    def settled(self, image: da.Array, channel_axis: int | None) -> "_Reading":
-        """Return the reading of any part of the image, now that the maximum over the whole is known."""
+    def with_maximum(self, image: da.Array, channel_axis: int | None) -> "_LocalMetric":
+        """Compute the maximum over the whole image; return the metric of any part of the image."""
         if self.contrast is None:
             return self
         contrast = self.contrast
@@ -202,15 +202,15 @@ class _Reading:
         return dataclasses.replace(self, metric=partial(self.metric, largest=largest), contrast=None)
 
     def largest_ball(self, image: da.Array, channel_axis: int | None) -> float:
-        """Return how far the largest ball of any pixel reaches, in pixels."""
+        """Return the maximum bounding radius of the balls, in pixels."""
 
         def tile(x: Tensor) -> Tensor:
-            return self.metric(x).bounding_radius[0].amax(0).expand(x.shape[2:])  # of all metric groups
+            return self.metric(x).bounding_radius[0].amax(0).expand(x.shape[2:])  # maximum over metric groups
 
         return _maximum(image, tile, self.reach, channel_axis, self.padding_mode)
 
 
-def _read_balls(
+def _local_metric(
     image: da.Array,
     samples: int,
     metric: str | MetricOf,
@@ -218,12 +218,12 @@ def _read_balls(
     channel_axis: int | None,
     padding_mode: str,
     metric_reach: int | None,
-) -> tuple[_Reading, float]:
-    """Return how the metric is read off any part of the image, and how far the farthest sample of any ball lies."""
+) -> tuple[_LocalMetric, float]:
+    """Return the metric of any part of the image, and the maximum distance of a sample from its pixel."""
     _check(image, channel_axis, padding_mode)
     reference = stencils.chosen(stencil, samples)(image.ndim - (channel_axis is not None))
-    read = _Reading.of(metric, padding_mode, metric_reach).settled(image, channel_axis)
-    return read, read.largest_ball(image, channel_axis) * float(reference.radii.max())
+    local = _LocalMetric.create(metric, padding_mode, metric_reach).with_maximum(image, channel_axis)
+    return local, local.largest_ball(image, channel_axis) * float(reference.radii.max())
 
 
 def _filtered(
@@ -234,7 +234,7 @@ def _filtered(
     padding_mode: str,
     **options: Any,
 ) -> da.Array:
-    """Apply one of ``metricconv.filters`` to tiles with a margin of ``halo`` pixels."""
+    """Apply one of ``metricconv.filters`` to tiles with a halo of ``halo`` pixels."""
     _check(image, channel_axis, padding_mode)
     apply = partial(function, channel_axis=channel_axis, padding_mode=padding_mode, **options)
     return _tiled(image, apply, halo, channel_axis, padding_mode)
@@ -243,19 +243,19 @@ def _filtered(
 def _tiled(
     image: da.Array, apply: Callable[[Tile], Tile], halo: int, channel_axis: int | None, padding_mode: str
 ) -> da.Array:
-    """Apply a function to tiles with a margin of ``halo`` pixels, and cut the margin off.
+    """Apply a function to tiles with a halo of ``halo`` pixels, and crop the halo.
 
-    At the image's border a tile ends there, and the function sees the border as it is; a circular image goes on.
+    At the border of the image tiles have no halo, unless it is circular: the function pads them.
     """
     spatial = [axis for axis in range(image.ndim) if channel_axis is None or axis != channel_axis % image.ndim]
-    # Where the margin is as long as the image, tiles would be the image.
-    cut = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
-    image = image.rechunk({axis: -1 for axis in range(image.ndim) if axis not in cut})
+    # Axes shorter than the halo are not split.
+    split = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
+    image = image.rechunk({axis: -1 for axis in range(image.ndim) if axis not in split})
     dtype = image.dtype.newbyteorder("=") if image.dtype.kind == "f" else np.dtype(np.float64)
     return da.map_overlap(
         apply,
         image,
-        depth={axis: halo if axis in cut else 0 for axis in range(image.ndim)},
+        depth={axis: halo if axis in split else 0 for axis in range(image.ndim)},
         boundary={axis: "periodic" if padding_mode == "circular" else "none" for axis in range(image.ndim)},
         dtype=dtype,
         meta=np.empty((0,) * image.ndim, dtype),
@@ -265,19 +265,21 @@ def _tiled(
 def _maximum(
     image: da.Array, field: Callable[[Tensor], Tensor], reach: int, channel_axis: int | None, padding_mode: str
 ) -> float:
-    """Return the largest value over the whole image of a field (*spatial) that is computed from (1, C, *spatial)."""
+    """Return the maximum over the whole image of a field (*spatial) computed from tensors (1, C, *spatial)."""
 
     def tile(pixels: Tile) -> Tile:
         with torch.no_grad():
             values = field(_images.to_field(_images.to_floats(pixels), channel_axis)).double().numpy()
-        spread = values if channel_axis is None else np.expand_dims(values, channel_axis)
-        return np.broadcast_to(spread, pixels.shape)
+        values = values if channel_axis is None else np.expand_dims(values, channel_axis)
+        return np.broadcast_to(values, pixels.shape)
 
     return float(_tiled(image, tile, reach, channel_axis, padding_mode).max().compute())
 
 
 def _check(image: da.Array, channel_axis: int | None, padding_mode: str) -> None:
     if not isinstance(image, da.Array):
-        raise TypeError(f"`image` must be a dask array, got {type(image).__name__}; metricconv.filters takes others")
+        raise TypeError(
+            f"`image` must be a dask array, got {type(image).__name__}; use metricconv.filters for arrays and tensors"
+        )
     _images.check_axes(image.shape, channel_axis)
     _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: clicks, knobs, files, networks, bad files; and no request to elsewhere."""
+"""The explorer in a real browser: clicks, sliders, uploads, networks, bad files; and no external requests."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import torchvision
 
 import metricconv as mc
 from layers import stir
-from metricconv.cli import images
+from metricconv.io import images
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -34,11 +34,11 @@ def address():
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as server:
         try:
-            said = ""
-            while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
+            printed = ""
+            while not (found := re.search(r"http://127\.0\.0\.1:\d+", printed)):
                 line = server.stdout.readline()
-                assert line, f"the explorer did not start: {said}"
-                said += line
+                assert line, f"the explorer did not start: {printed}"
+                printed += line
             yield found[0]
         finally:
             server.terminate()
@@ -56,8 +56,8 @@ def browser():
 def page(browser, address):
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(PATIENCE)
-    page.asked = []
-    page.on("request", lambda request: page.asked.append(request.url))
+    page.requests = []
+    page.on("request", lambda request: page.requests.append(request.url))
     page.goto(address)
     page.wait_for_selector("#shown img")
     page.wait_for_selector("#close img")
@@ -70,12 +70,12 @@ def source(page, name):
 
 
 def changes(page, name, before, wait=PATIENCE):
-    """Wait until an image is another one."""
+    """Wait until an image changes."""
     page.wait_for_function(f"document.querySelector('#{name} img').src !== {before!r}", timeout=wait)
 
 
 def click(page, x, y, before):
-    """Click the picture until the view of the pixel is another: a click while the page still answers is not heard."""
+    """Click the image until the close-up changes: clicks during an update are ignored."""
     for wait in (5_000, 15_000, PATIENCE):
         page.click("#shown img", position={"x": x, "y": y})
         try:
@@ -86,21 +86,21 @@ def click(page, x, y, before):
 
 
 def number(page, name):
-    row = page.locator("#numbers tr", has_text=name)
+    row = page.locator("#properties tr", has_text=name)
     return row.locator("td, th").nth(1).inner_text()
 
 
-def test_the_page_loads_and_asks_nothing_of_other_machines(page, address):
+def test_page_makes_no_external_requests(page, address):
     assert page.inner_text("h1") == "metricconv explorer"
     page.wait_for_selector("#filtered img")
-    elsewhere = [url for url in page.asked if not url.startswith((address, "data:", "blob:"))]
+    elsewhere = [url for url in page.requests if not url.startswith((address, "data:", "blob:"))]
     assert elsewhere == []
 
 
-def test_a_click_shows_the_ball_of_that_pixel(page):
+def test_click_shows_ball_of_pixel(page):
     before, close = number(page, "pixel"), source(page, "close")
     box = page.locator("#shown img").bounding_box()
-    side = min(box["width"], box["height"])  # the image is square and centred
+    side = min(box["width"], box["height"])  # the image is square and centered
     x, y = (box["width"] - side) / 2 + 0.75 * side, (box["height"] - side) / 2 + 0.25 * side
     click(page, x, y, close)
     assert number(page, "pixel") != before
@@ -108,24 +108,24 @@ def test_a_click_shows_the_ball_of_that_pixel(page):
     assert abs(row - 128) <= 4 and abs(column - 384) <= 4
 
 
-def test_moving_a_knob_changes_the_ball(page):
+def test_slider_changes_ball(page):
     close, radius = source(page, "close"), float(number(page, "radius"))
-    knob = page.locator("#iota input[type=range]")
-    knob.click(position={"x": 0.8 * knob.bounding_box()["width"], "y": 4})
+    slider = page.locator("#iota input[type=range]")
+    slider.click(position={"x": 0.8 * slider.bounding_box()["width"], "y": 4})
     changes(page, "close", close)
     assert float(number(page, "radius")) < 0.5 * radius
 
 
-def test_a_picture_can_be_dropped_and_noise_added(page, tmp_path):
-    picture = images.Picture(np.random.default_rng(0).integers(0, 255, (60, 80), dtype=np.uint8))
-    images.write(tmp_path / "small.png", picture)
+def test_image_is_uploaded_and_noise_added(page, tmp_path):
+    image = images.ImageData(np.random.default_rng(0).integers(0, 255, (60, 80), dtype=np.uint8))
+    images.write(tmp_path / "small.png", image)
     before = source(page, "shown")
     page.set_input_files("#file input[type=file]", tmp_path / "small.png")
     changes(page, "shown", before)
     page.wait_for_function("document.querySelector('#shown img').naturalWidth === 480")
     assert number(page, "pixel") == "29, 39"
-    knob = page.locator("#noise input[type=range]")
-    knob.click(position={"x": 0.4 * knob.bounding_box()["width"], "y": 4})
+    slider = page.locator("#noise input[type=range]")
+    slider.click(position={"x": 0.4 * slider.bounding_box()["width"], "y": 4})
     page.wait_for_selector("#filtered >> text=/→ .* dB/")
 
 
@@ -139,11 +139,11 @@ def checkpoint(tmp_path_factory):
 
 def give_checkpoint(page, path):
     if not page.is_visible("#checkpoint"):
-        page.click("text=a trained network")
+        page.click("text=trained network")
     page.set_input_files("#checkpoint input[type=file]", path)
 
 
-def test_balls_of_a_networks_layers_are_shown(page, checkpoint):
+def test_balls_of_network_layers_are_shown(page, checkpoint):
     own, shown = source(page, "close"), source(page, "shown")
     give_checkpoint(page, checkpoint)
     changes(page, "close", own)
@@ -158,19 +158,19 @@ def test_balls_of_a_networks_layers_are_shown(page, checkpoint):
     click(page, 250, 150, second)
 
 
-def test_what_a_checkpoint_leaves_open_is_said(page, tmp_path):
+def test_ambiguous_checkpoint_shows_warning(page, tmp_path):
     net = mc.convert(torchvision.models.resnet18(num_classes=7), "paper")
     torch.save(net.state_dict(), tmp_path / "bare.pt")
     give_checkpoint(page, tmp_path / "bare.pt")
-    page.wait_for_selector("text=bare.pt: tensors do not tell strides")
+    page.wait_for_selector("text=bare.pt: strides are unknown")
 
 
-def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
+def test_invalid_checkpoint_shows_error(page, tmp_path):
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     (tmp_path / "rubbish.ckpt").write_bytes(b"this is no checkpoint" * 10)
     close = source(page, "close")
     give_checkpoint(page, tmp_path / "rubbish.ckpt")
-    page.wait_for_selector("text=rubbish.ckpt: is not a checkpoint of tensors")
+    page.wait_for_selector("text=rubbish.ckpt: is not a checkpoint")
     page.click("#checkpoint [aria-label='Clear']")
     give_checkpoint(page, tmp_path / "other.pt")
     page.wait_for_selector("text=other.pt: has no adaptive convolutions")
@@ -178,11 +178,11 @@ def test_a_bad_checkpoint_is_said_and_the_page_goes_on(page, tmp_path):
     assert float(number(page, "radius")) > 0
 
 
-def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):
-    (tmp_path / "rubbish.png").write_bytes(b"this is no picture" * 10)
+def test_invalid_image_shows_error(page, tmp_path):
+    (tmp_path / "rubbish.png").write_bytes(b"not an image" * 10)
     before = source(page, "shown")
     page.set_input_files("#file input[type=file]", tmp_path / "rubbish.png")
-    page.wait_for_selector("text=rubbish.png: not an image that can be read")
+    page.wait_for_selector("text=rubbish.png: not a supported image")
     assert source(page, "shown") == before
     close = source(page, "close")
     click(page, 200, 200, close)
@@ -190,7 +190,7 @@ def test_a_bad_file_is_said_and_the_page_goes_on(page, tmp_path):
 
 @pytest.mark.slow  # a machine that does other things is slower than that
 @pytest.mark.parametrize("layer", [False, True])
-def test_a_click_is_answered_within_300_ms(page, checkpoint, layer):
+def test_click_takes_less_than_300_ms(page, checkpoint, layer):
     if layer:
         own = source(page, "close")
         give_checkpoint(page, checkpoint)

@@ -9,9 +9,9 @@ import torchvision
 
 import metricconv as mc
 from layers import stir
-from metricconv.app.networks import load_network
-from metricconv.app.studio import Look, Studio
-from metricconv.cli.errors import UserError
+from metricconv._errors import UserError
+from metricconv.app.explorer import Explorer, ExplorerSettings
+from metricconv.app.networks import load_checkpoint
 from metricconv.experiments.classification import networks
 from metricconv.experiments.classification.setting import Setting
 
@@ -32,15 +32,15 @@ def converted(to=mc.nn.MetricConv2d, **geometry):
         (mc.nn.ShiftedConv2d, {}),
     ],
 )
-def test_a_state_dictionary_is_enough(tmp_path, to, geometry):
+def test_state_dictionary_is_loaded(tmp_path, to, geometry):
     net = converted(to, **geometry)
     torch.save(net.state_dict(), tmp_path / "net.pt")
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
-        assert torch.allclose(load_network(tmp_path / "net.pt")(x), net(x), atol=1e-5)
+        assert torch.allclose(load_checkpoint(tmp_path / "net.pt")(x), net(x), atol=1e-5)
 
 
-def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
+def test_lightning_checkpoint_with_geometry_is_loaded(tmp_path):
     net = converted(eps_omega=1.0)
     state = {f"net.{key}": value for key, value in net.state_dict().items()} | {"loss.weight": torch.ones(7)}
     torch.save(
@@ -49,82 +49,82 @@ def test_a_lightning_checkpoint_is_read_with_its_geometry(tmp_path):
     )
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
-        assert torch.allclose(load_network(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
+        assert torch.allclose(load_checkpoint(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
 
 
-def test_a_network_converted_as_the_papers_is_read_if_its_file_says_so(tmp_path):
+def test_paper_conversion_requires_select_entry(tmp_path):
     net = stir(mc.convert(torchvision.models.resnet18(num_classes=7), "paper")).eval()
-    torch.save({"state_dict": net.state_dict(), "select": "paper"}, tmp_path / "said.pt")
+    torch.save({"state_dict": net.state_dict(), "select": "paper"}, tmp_path / "select.pt")
     torch.save(net.state_dict(), tmp_path / "bare.pt")
     x, lines = torch.rand(1, 3, 32, 32), []
     with torch.no_grad():
-        assert torch.allclose(load_network(tmp_path / "said.pt", lines.append)(x), net(x), atol=1e-5) and not lines
-    assert load_network(tmp_path / "bare.pt", lines.append).layer4[0].conv1.stride == (2, 2)
+        assert torch.allclose(load_checkpoint(tmp_path / "select.pt", lines.append)(x), net(x), atol=1e-5) and not lines
+    assert load_checkpoint(tmp_path / "bare.pt", lines.append).layer4[0].conv1.stride == (2, 2)
     assert len(lines) == 1 and re.match(r'bare.pt: .*"select": "paper"', lines[0])
 
 
-def test_a_network_converted_otherwise_is_read_without_a_word(tmp_path):
+def test_other_conversions_load_without_warning(tmp_path):
     torch.save(converted().state_dict(), tmp_path / "net.pt")
     lines = []
-    load_network(tmp_path / "net.pt", lines.append)
+    load_checkpoint(tmp_path / "net.pt", lines.append)
     assert lines == []
 
 
-def test_balls_stay_when_newer_networks_take_the_place_of_theirs():
-    studio = Studio(converted())
-    studio.uploads["small"] = torch.rand(64, 64, 3).numpy()
-    here = Look("small", layer="layer2.0.conv1")
-    (before,) = studio.balls(here, (20, 36), "model")
-    studio.models.clear()
-    (after,) = studio.balls(here, (20, 36), "model")
+def test_cached_balls_outlive_their_network():
+    explorer = Explorer(converted())
+    explorer.uploads["small"] = torch.rand(64, 64, 3).numpy()
+    here = ExplorerSettings("small", layer="layer2.0.conv1")
+    (before,) = explorer.balls(here, (20, 36), "model")
+    explorer.models.clear()
+    (after,) = explorer.balls(here, (20, 36), "model")
     assert torch.equal(before[1].outline, after[1].outline)
 
 
 @pytest.mark.parametrize(("method", "channels"), [("metric-randers", 3), ("deformable", 1)])
-def test_what_classify_has_trained_is_read(tmp_path, method, channels):
+def test_checkpoint_of_classify_is_loaded(tmp_path, method, channels):
     setting = Setting(method=method, layers="4")
     net = stir(networks.build(setting, 7, channels)).eval()
     networks.save_network(tmp_path / "network.pt", setting, 7, channels, net)
-    studio = Studio()
-    studio.uploads["small"] = torch.rand(32, 32, 3).numpy()
-    layer, *_ = studio.load(str(tmp_path / "network.pt"))
-    ((kind, ball),) = studio.balls(Look("small", layer=layer), (9, 9), str(tmp_path / "network.pt"))
+    explorer = Explorer()
+    explorer.uploads["small"] = torch.rand(32, 32, 3).numpy()
+    layer, *_ = explorer.load(str(tmp_path / "network.pt"))
+    ((kind, ball),) = explorer.balls(ExplorerSettings("small", layer=layer), (9, 9), str(tmp_path / "network.pt"))
     assert layer == "layer4.0.conv1" and kind == ("fitted" if method == "deformable" else "tangent")
     assert ball.samples.shape == (9, 2)
     x = torch.rand(1, channels, 32, 32)
     with torch.no_grad():
-        assert torch.allclose(load_network(tmp_path / "network.pt")(x), net(x), atol=1e-5)
+        assert torch.allclose(load_checkpoint(tmp_path / "network.pt")(x), net(x), atol=1e-5)
 
 
-def test_a_standard_network_of_classify_has_no_balls(tmp_path):
+def test_network_without_adaptive_layers_raises(tmp_path):
     setting = Setting(method="standard")
     networks.save_network(tmp_path / "network.pt", setting, 7, 3, networks.build(setting, 7))
-    with pytest.raises(UserError, match="ordinary convolutions"):
-        load_network(tmp_path / "network.pt")
+    with pytest.raises(UserError, match="no adaptive convolutions"):
+        load_checkpoint(tmp_path / "network.pt")
 
 
-def test_balls_of_a_layer_are_where_it_looks():
-    studio = Studio(converted())
-    studio.uploads["small"] = torch.rand(64, 64, 3).numpy()
-    here = Look("small", layer="layer2.0.conv2")
-    ((kind, ball),) = studio.balls(here, (20, 36), "model")
-    support = studio.support(here, "model")
+def test_balls_of_layer_match_its_support():
+    explorer = Explorer(converted())
+    explorer.uploads["small"] = torch.rand(64, 64, 3).numpy()
+    here = ExplorerSettings("small", layer="layer2.0.conv2")
+    ((kind, ball),) = explorer.balls(here, (20, 36), "model")
+    support = explorer.support(here, "model")
     assert kind == "tangent" and tuple(support.spatial) == (8, 8)
-    centre = torch.tensor([2.0, 4.0]).double()  # of the layer's pixels, each 8 of the image wide
-    expected = (centre + support.offsets()[0, 0, :, :, 2, 4] + 0.5) * 8 - 0.5
-    moved = torch.tensor(ball.pixel).double() - ((centre + 0.5) * 8 - 0.5)
+    center = torch.tensor([2.0, 4.0]).double()  # of the layer's pixels, each 8 of the image wide
+    expected = (center + support.offsets()[0, 0, :, :, 2, 4] + 0.5) * 8 - 0.5
+    moved = torch.tensor(ball.pixel).double() - ((center + 0.5) * 8 - 0.5)
     assert torch.allclose(ball.samples - moved, expected, atol=1e-4)
     with pytest.raises(UserError, match="no adaptive layer"):
-        studio.balls(Look("small", layer="layer1"), (20, 36), "model")
+        explorer.balls(ExplorerSettings("small", layer="layer1"), (20, 36), "model")
 
 
 @pytest.mark.parametrize(("ball", "stride"), [("tangent", 1), ("tangent", 2), ("geodesic", 1)])
-def test_balls_of_a_constant_metric_are_as_large_as_it_says(ball, stride):
+def test_balls_of_constant_metric_have_its_radius(ball, stride):
     metric = mc.Riemannian.isotropic(3.0)
     layer = mc.nn.MetricConv2d(3, 4, 3, stride=stride, padding=1, metric=metric, ball=ball)
-    studio = Studio(torch.nn.Sequential(layer))
-    studio.uploads["small"] = torch.rand(64, 48, 3).numpy()
-    ((kind, found),) = studio.balls(Look("small", layer="0"), (20, 36), "model")
+    explorer = Explorer(torch.nn.Sequential(layer))
+    explorer.uploads["small"] = torch.rand(64, 48, 3).numpy()
+    ((kind, found),) = explorer.balls(ExplorerSettings("small", layer="0"), (20, 36), "model")
     assert kind == ball and found.pixel == pytest.approx((20, 36))
     for points in (found.outline, found.samples):
         low, high = (points - torch.tensor([20.0, 36.0]).double()).aminmax(dim=0)
@@ -139,32 +139,32 @@ class Harm:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (Harm(), "cannot|safely"),
+        (Harm(), "weights_only"),
         ([1, 2], "not a state dictionary"),
-        ({"setting": {"methd": "standard"}}, "cannot be built again"),
+        ({"setting": {"methd": "standard"}}, "cannot be rebuilt"),
         ({"a.weight": torch.ones(2)}, "no adaptive convolutions"),
         (
             {"a.weight": torch.ones(2, 2, 3, 3), "a.predictor.weight": torch.ones(7, 2, 3, 3)},
-            "names are those of none of",
+            "names match none of",
         ),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(tmp_path, content, message, capsys):
+def test_invalid_checkpoints_raise(tmp_path, content, message, capsys):
     torch.save(content, tmp_path / "a.pt")
     with pytest.raises(UserError, match=message):
-        load_network(tmp_path / "a.pt")
+        load_checkpoint(tmp_path / "a.pt")
     assert "harm" not in capsys.readouterr().out
 
 
-def test_a_bare_pickle_is_not_opened(tmp_path, capsys):
+def test_pickle_is_not_executed(tmp_path, capsys):
     (tmp_path / "a.pt").write_bytes(pickle.dumps(Harm()))
-    with pytest.raises(UserError, match="safely"):
-        load_network(tmp_path / "a.pt")
+    with pytest.raises(UserError, match="weights_only"):
+        load_checkpoint(tmp_path / "a.pt")
     assert "harm" not in capsys.readouterr().out
 
 
-def test_tensors_of_other_shapes_are_refused(tmp_path):
+def test_mismatched_tensor_shapes_raise(tmp_path):
     state = converted().state_dict() | {"bn1.weight": torch.ones(3)}
     torch.save(state, tmp_path / "a.pt")
-    with pytest.raises(UserError, match="does not fit"):
-        load_network(tmp_path / "a.pt")
+    with pytest.raises(UserError, match="does not match"):
+        load_checkpoint(tmp_path / "a.pt")

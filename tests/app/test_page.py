@@ -5,17 +5,17 @@ import socket
 import pytest
 from torch import nn
 
+from metricconv._errors import UserError
 from metricconv.app import launch
-from metricconv.cli.errors import UserError
 
 
-def test_a_port_that_is_taken_is_said():
+def test_port_in_use_raises():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"port {port} is taken"):
+        with pytest.raises(UserError, match=f"port {port} is in use"):
             launch(port, browser=False, block=False)
 
 
-def test_a_network_comes_from_one_place():
-    with pytest.raises(ValueError, match=r"`checkpoint` .* and `model` must not both be given"):
+def test_checkpoint_and_model_are_exclusive():
+    with pytest.raises(ValueError, match=r"`checkpoint` .* cannot be combined with `model`"):
         launch(0, "trained.pt", browser=False, model=nn.Identity(), block=False)

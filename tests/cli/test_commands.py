@@ -1,4 +1,4 @@
-"""The commands, as a user calls them: what they write, print and answer."""
+"""The commands: output files, printed results and exit codes."""
 
 import csv
 import errno
@@ -20,12 +20,13 @@ import typer
 
 from metricconv import filters
 from metricconv._interpolation import PADDING_MODES
-from metricconv.cli import doctor, filtering, images
+from metricconv.cli import doctor, filtering
 from metricconv.cli.app import run
-from metricconv.cli.knobs import MetricName, Padding, StencilName
+from metricconv.cli.options import MetricName, Padding, StencilName
 from metricconv.experiments import demo
 from metricconv.experiments.photographs import psnr
 from metricconv.filters import METRICS
+from metricconv.io import images
 from metricconv.metrics import gradient_metric
 from metricconv.stencils import STENCILS
 
@@ -50,7 +51,7 @@ def fails(arguments, capsys, *words):
     assert all(word in error for word in words), error
 
 
-def test_a_filtered_picture_is_what_the_library_computes(photo):
+def test_filter_command_equals_library(photo):
     assert run(["filter", photo, "out.png", "-k", "5", "--alpha", "10", "--scale", "1.5"]) == 0
     image = images.read(Path(photo)).pixels
     metric = partial(gradient_metric, alpha=10.0, scale=1.5, padding_mode="reflect")
@@ -65,22 +66,22 @@ def test_every_method_runs_with_its_defaults(photo, method):
 
 
 @pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
-def test_every_metric_takes_its_knobs(photo, metric):
-    knobs = ["--metric", metric, "--iota", "0.2", "--alpha", "5", "--scale", "1.0", "--stencil", "onion", "--centre"]
-    assert run(["filter", photo, "out.png", "-k", "3", *knobs]) == 0
+def test_metric_options_are_accepted(photo, metric):
+    options = ["--metric", metric, "--iota", "0.2", "--alpha", "5", "--scale", "1.0", "--stencil", "onion", "--center"]
+    assert run(["filter", photo, "out.png", "-k", "3", *options]) == 0
 
 
 @pytest.mark.parametrize("name", ["photo [edited].png", "o[/red].png", "so :smile: long " + "a" * 90 + ".png"])
-def test_a_file_is_named_as_it_is_and_in_one_line(photo, name, capsys):
+def test_file_names_are_printed_verbatim(photo, name, capsys):
     drawing, folder = name.replace(".png", ".svg"), name.removesuffix(".png")
     assert run(["filter", photo, name, "-m", "box", "-k", "3"]) == 0
     assert run(["balls", name, "--at", "9,9", "--ball", "tangent", "-o", drawing]) == 0
     assert run(["filter", ".", folder, "-m", "box", "-k", "3"]) == 0
     *files, last = capsys.readouterr().err.splitlines()
-    assert files == [f"wrote {name}", f"wrote {drawing}"] and last.endswith(f"pictures to {folder}")
+    assert files == [f"wrote {name}", f"wrote {drawing}"] and last.endswith(f"images to {folder}")
 
 
-def test_progress_names_a_file_as_it_is(photo, monkeypatch):
+def test_progress_prints_file_names_verbatim(photo, monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(filtering, "console", rich.console.Console(file=shown, force_terminal=True, width=200))
     Path("photo [edited].png").write_bytes(Path(photo).read_bytes())
@@ -88,61 +89,63 @@ def test_progress_names_a_file_as_it_is(photo, monkeypatch):
     assert "filtering photo [edited].png" in shown.getvalue()
 
 
-def test_the_demonstration_names_what_it_wrote_as_it_is(capsys):
+def test_demo_prints_file_names_verbatim(capsys):
     demo.main(["--output", "photo [edited]", "--size", "16"])
     assert "wrote photo [edited]/comparison.png and photo [edited]/psnr.csv" in capsys.readouterr().out
 
 
-def test_sixteen_bits_stay_sixteen_bits(tmp_path):
+def test_16_bit_images_stay_16_bit(tmp_path):
     deep = np.random.default_rng(0).integers(0, 65535, (12, 14, 3), dtype=np.uint16)
-    images.write(tmp_path / "deep.png", images.Picture(deep, -1))
+    images.write(tmp_path / "deep.png", images.ImageData(deep, -1))
     assert run(["filter", "deep.png", "out.png", "-m", "box", "-k", "3"]) == 0
     out = images.read(tmp_path / "out.png").pixels
     expected = np.rint(65535 * filters.box_filter(deep, 3, channel_axis=-1))
     assert out.dtype == np.uint16 and np.array_equal(out, expected)
 
 
-def test_opacity_is_left_alone(tmp_path):
+def test_opacity_is_not_filtered(tmp_path):
     opacity = np.random.default_rng(0).integers(0, 255, (12, 14), dtype=np.uint8)
-    images.write(tmp_path / "a.png", images.Picture(np.zeros((12, 14, 3), np.uint8), -1, opacity))
+    images.write(tmp_path / "a.png", images.ImageData(np.zeros((12, 14, 3), np.uint8), -1, opacity))
     assert run(["filter", "a.png", "b.png", "-m", "box", "-k", "3"]) == 0
     assert np.array_equal(images.read(tmp_path / "b.png").opacity, opacity)
 
 
 @pytest.mark.parametrize("method", ["box", "tangent", "geodesic"])
-def test_what_is_invisible_colours_nothing(method):
+def test_transparent_pixels_do_not_affect_filtered_colors(method):
     opacity = np.zeros((24, 24), np.uint8)
     opacity[6:18, 6:18] = 255
     hidden = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
-    images.write(Path("a.png"), images.Picture(np.where(opacity[..., None] == 255, np.uint8(200), hidden), -1, opacity))
+    images.write(
+        Path("a.png"), images.ImageData(np.where(opacity[..., None] == 255, np.uint8(200), hidden), -1, opacity)
+    )
     assert run(["filter", "a.png", "b.png", "-m", method, "-k", "5"]) == 0
     assert (images.read(Path("b.png")).pixels[opacity == 255] == 200).all()
 
 
-def test_balls_do_not_see_what_is_invisible(capsys):
+def test_transparent_pixels_do_not_affect_balls(capsys):
     opacity = np.zeros((24, 24), np.uint8)
     opacity[6:18, 6:18] = 255
     printed = []
     for seed in (0, 1):
         hidden = np.random.default_rng(seed).integers(0, 255, (24, 24, 3), dtype=np.uint8)
-        colours = np.where(opacity[..., None] == 255, np.uint8(200), hidden)
-        images.write(Path("a.png"), images.Picture(colours, -1, opacity), force=True)
+        colors = np.where(opacity[..., None] == 255, np.uint8(200), hidden)
+        images.write(Path("a.png"), images.ImageData(colors, -1, opacity), force=True)
         assert run(["balls", "a.png", "-o", "balls.png", "--at", "7,12", "-f"]) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
 
 
 @pytest.mark.parametrize("method", ["box", "tangent", "geodesic"])
-def test_an_opaque_picture_is_filtered_as_one_without_opacity(photo, method):
-    colours = images.read(Path(photo)).pixels
-    images.write(Path("a.png"), images.Picture(colours, -1, np.full(colours.shape[:2], 255, np.uint8)))
+def test_opaque_image_equals_image_without_opacity(photo, method):
+    colors = images.read(Path(photo)).pixels
+    images.write(Path("a.png"), images.ImageData(colors, -1, np.full(colors.shape[:2], 255, np.uint8)))
     for name in ("a.png", photo):
         assert run(["filter", name, f"out-{Path(name).name}", "-m", method, "-k", "5"]) == 0
     found, expected = (images.read(Path(f"out-{Path(name).name}")).pixels.astype(int) for name in ("a.png", photo))
     assert np.abs(found - expected).max() <= 1  # rounding
 
 
-def test_a_lack_of_memory_is_told_of_its_picture_and_stops_no_other(photo, monkeypatch, capsys):
+def test_out_of_memory_names_image_and_continues_folder(photo, monkeypatch, capsys):
     Path("in").mkdir()
     for name in ("a.png", "b.png"):
         images.write(Path("in", name), images.read(Path(photo)))
@@ -156,14 +159,14 @@ def test_a_lack_of_memory_is_told_of_its_picture_and_stops_no_other(photo, monke
 
     monkeypatch.setattr(filters, "box_filter", hungry)
     assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
-    told = capsys.readouterr()
-    assert "a.png: not enough memory" in told.err + told.out and Path("out/b.png").exists()
+    printed = capsys.readouterr()
+    assert "a.png: not enough memory" in printed.err + printed.out and Path("out/b.png").exists()
 
 
-def test_a_pgm_is_measured_against_its_own_range(capsys):
+def test_psnr_of_pgm_equals_png(capsys):
     pixels = np.random.default_rng(0).integers(0, 65535, (16, 16), dtype=np.uint16)
-    images.write(Path("p.pgm"), images.Picture(pixels))
-    images.write(Path("p.png"), images.Picture(pixels))
+    images.write(Path("p.pgm"), images.ImageData(pixels))
+    images.write(Path("p.png"), images.ImageData(pixels))
     for name in ("p.pgm", "p.png"):
         assert run(["compare", name, "-k", "3", "--csv", f"{name}.csv", "-o", f"{name}.svg"]) == 0
     deep, other = (Path(f"{name}.csv").read_text(encoding="utf-8") for name in ("p.pgm", "p.png"))
@@ -171,55 +174,55 @@ def test_a_pgm_is_measured_against_its_own_range(capsys):
     assert rows[0] == rows[1]
 
 
-def test_a_result_that_is_not_finite_is_not_written(photo, monkeypatch, capsys):
+def test_non_finite_result_is_not_written(photo, monkeypatch, capsys):
     monkeypatch.setattr(filters, "box_filter", lambda image, size, **options: np.full(image.shape, np.nan))
-    fails(["filter", photo, "out.png", "-m", "box"], capsys, "photo.png: the result is not finite")
+    fails(["filter", photo, "out.png", "-m", "box"], capsys, "photo.png: the result contains NaN")
     np.save("a.npy", np.zeros((40, 40), np.uint8))
-    fails(["filter", "a.npy", "out.npy", "-m", "box", "--tile", "16"], capsys, "a.npy: the result is not finite")
+    fails(["filter", "a.npy", "out.npy", "-m", "box", "--tile", "16"], capsys, "a.npy: the result contains NaN")
     assert not Path("out.png").exists() and not Path("out.npy").exists()
 
 
-def test_want_of_memory_is_one_line(photo, monkeypatch, capsys):
+def test_out_of_memory_prints_one_line(photo, monkeypatch, capsys):
     monkeypatch.setattr(filters, "box_filter", lambda *args, **options: torch.empty(2**50))
     fails(["filter", photo, "out.png", "-m", "box"], capsys, "not enough memory")
 
 
-def test_a_link_to_nothing_is_not_replaced(photo, capsys):
+def test_broken_link_is_not_replaced(photo, capsys):
     Path("link.png").symlink_to("nowhere.png")
-    fails(["filter", photo, "link.png", "-m", "box", "-k", "3"], capsys, "link.png: exists", "--force")
+    fails(["filter", photo, "link.png", "-m", "box", "-k", "3"], capsys, "link.png: already exists", "--force")
     assert Path("link.png").is_symlink()
 
 
-def test_volumes_of_floats_go_through(tmp_path):
+def test_float_volume_is_filtered(tmp_path):
     volume = np.random.default_rng(0).random((5, 6, 7)).astype(np.float32)
     np.save("v.npy", volume)
     assert run(["filter", "v.npy", "w.npy", "-m", "box", "-k", "3", "--axes", "zyx"]) == 0
     assert np.allclose(np.load("w.npy"), filters.box_filter(volume, 3))
 
 
-def test_a_folder_becomes_a_folder(tmp_path, capsys):
+def test_folder_is_filtered_to_folder(tmp_path, capsys):
     (tmp_path / "in").mkdir()
     for name in ("a.png", "b.tif"):
-        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
-    (tmp_path / "in" / "notes.txt").write_text("not a picture")
+        images.write(tmp_path / "in" / name, images.ImageData(np.zeros((9, 9), np.uint8)))
+    (tmp_path / "in" / "notes.txt").write_text("not an image")
     assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 0
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.png", "b.tif"]
-    assert "wrote 2 of 2 pictures to out" in capsys.readouterr().err
+    assert "wrote 2 of 2 images to out" in capsys.readouterr().err
 
 
-def test_one_bad_file_does_not_stop_a_folder_but_shows_in_the_exit_code(tmp_path, capsys):
+def test_unreadable_file_in_folder_sets_exit_code(tmp_path, capsys):
     (tmp_path / "in").mkdir()
-    images.write(tmp_path / "in" / "b.png", images.Picture(np.zeros((9, 9), np.uint8)))
+    images.write(tmp_path / "in" / "b.png", images.ImageData(np.zeros((9, 9), np.uint8)))
     (tmp_path / "in" / "a.png").write_text("rubbish")
     assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["b.png"]
-    assert "a.png: not an image" in capsys.readouterr().err
+    assert "a.png: not a supported image" in capsys.readouterr().err
 
 
-def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, monkeypatch, capsys):
+def test_write_error_in_folder_does_not_stop_others(tmp_path, monkeypatch, capsys):
     (tmp_path / "in").mkdir()
     for name in ("a.png", "b.png"):
-        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+        images.write(tmp_path / "in" / name, images.ImageData(np.zeros((9, 9), np.uint8)))
     save = PIL.Image.Image.save
 
     def full(image, path, **options):
@@ -230,8 +233,8 @@ def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, mon
     monkeypatch.setattr(PIL.Image.Image, "save", full)
     assert run(["filter", "in", "out", "-m", "box", "-k", "3"]) == 1
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["b.png"]
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["error: in/a.png: No space left on device", "wrote 1 of 2 pictures to out"]
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["error: in/a.png: No space left on device", "wrote 1 of 2 images to out"]
 
 
 @pytest.mark.parametrize(
@@ -250,25 +253,25 @@ def test_one_picture_that_cannot_be_written_does_not_stop_a_folder(tmp_path, mon
         (["-m", "interpolated", "--size", "1"], "--size 1: must be more than 1"),
     ],
 )
-def test_a_wrong_value_is_said_once_for_a_folder_and_by_its_option(tmp_path, options, words, capsys):
+def test_invalid_option_value_is_reported_once_per_folder(tmp_path, options, words, capsys):
     (tmp_path / "in").mkdir()
     for name in ("a.png", "b.png"):
-        images.write(tmp_path / "in" / name, images.Picture(np.zeros((9, 9), np.uint8)))
+        images.write(tmp_path / "in" / name, images.ImageData(np.zeros((9, 9), np.uint8)))
     fails(["filter", "in", "out", *options], capsys, words)
     assert not Path("out").exists()
 
 
-def test_nothing_is_written_over_without_force(photo, capsys):
+def test_existing_files_require_force(photo, capsys):
     before = Path(photo).read_bytes()
-    fails(["filter", photo, photo], capsys, "is the input itself", "--force")
+    fails(["filter", photo, photo], capsys, "is the input file", "--force")
     Path("there.png").write_bytes(b"mine")
-    fails(["filter", photo, "there.png"], capsys, "there.png: exists", "--force")
+    fails(["filter", photo, "there.png"], capsys, "there.png: already exists", "--force")
     assert Path(photo).read_bytes() == before and Path("there.png").read_bytes() == b"mine"
     assert run(["filter", photo, photo, "-m", "box", "-k", "3", "--force"]) == 0
     assert Path(photo).read_bytes() != before
 
 
-def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
+def test_failed_write_leaves_no_file(photo, tmp_path, monkeypatch, capsys):
     def broken(*args, **options):
         raise OSError("the disk is full")
 
@@ -281,7 +284,10 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
     ("arguments", "words"),
     [
         (["filter", "nowhere.png", "out.png"], ["nowhere.png: no such file"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "--iota", "1", "--steps", "3"], ["--iota, --steps", "box"]),
+        (
+            ["filter", "photo.png", "out.png", "-m", "box", "--iota", "1", "--steps", "3"],
+            ["--iota, --steps: cannot be combined with --method box"],
+        ),
         (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["--samples 4: must be a positive odd number"]),
         (["balls", "photo.png", "--iota", "-1"], ["--iota -1: must be positive"]),
         (["balls", "photo.png", "-k", "4", "--stencil", "onion"], ["--samples 4: must be a positive odd number with"]),
@@ -289,46 +295,49 @@ def test_a_failure_leaves_no_file_behind(photo, tmp_path, monkeypatch, capsys):
         (["compare", "nowhere.png", "--alpha", "-1"], ["--alpha -1: must be at least 0"]),
         (["filter", "photo.png", "out.xyz"], ["cannot write .xyz"]),
         (["filter", "photo.png", "out.png", "--metric", "edge", "--eps-omega", "0.5"], ["--eps-omega", "no drift"]),
-        (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["--max-pixels 99"]),
+        (["filter", "photo.png", "out.png", "--max-pixels", "99"], ["the limit of 99", "--max-pixels"]),
         (["filter", "photo.png", ".", "--force"], ["is a folder"]),
-        (["filter", ".", "out.png"], ["out.png: must be a folder, as IN is one"]),
-        (["filter", "photo.png", "photo.png/out.png"], ["photo.png is not a folder that can be written to"]),
-        (["filter", "", "out"], ["an argument is empty"]),
-        (["filter", "other.npy", "photo.zarr", "--force"], ["photo.zarr: is a file; a .zarr is a folder"]),
-        (["filter", "photo.png", "out.pgm"], ["out.pgm: .pgm cannot hold 3 channels; choose one of .png"]),
-        (["filter", "bright.npy", "out.png"], ["out.png: .png cannot hold floats from 0 to 255 (of 0 to 1)"]),
+        (["filter", ".", "out.png"], ["out.png: must be a folder because IN is one"]),
+        (["filter", "photo.png", "photo.png/out.png"], ["photo.png is not a writable folder"]),
+        (["filter", "", "out"], ["arguments must not be empty"]),
+        (["filter", "other.npy", "photo.zarr", "--force"], ["photo.zarr: is a file, expected a .zarr folder"]),
+        (["filter", "photo.png", "out.pgm"], ["out.pgm: .pgm does not support 3 channels, expected one of .png"]),
+        (["filter", "bright.npy", "out.png"], ["out.png: .png does not support floats from 0 to 255, outside [0, 1]"]),
         (
             ["filter", "photo.png", "out.png", "-m", "box", "--size", "3000001"],
-            ["--size 3000001: must be at most 48, as photo.png has 36 × 48 pixels"],
+            ["--size 3000001: must be at most 48 for photo.png of 36 × 48 pixels"],
         ),
         (["filter", "photo.png", "out.png", "-m", "interpolated", "-k", "5", "--size", "1e300"], ["at most 48"]),
         (["filter", "photo.png", "out.png", "-m", "dilated", "--dilation", "9" * 20], ["--dilation", "at most 48"]),
         (["filter", "other.npy", "out.npy", "-m", "box", "--size", "5", "--tile", "16"], ["--size 5", "at most 3"]),
         (["explore", "--checkpoint", "."], ["--checkpoint .: is a folder"]),
-        (["balls", "endless.npy"], ["not finite"]),
+        (["balls", "endless.npy"], ["NaN or infinite"]),
         (["balls", "photo.png", "--at", "3"], ["--at 3", "Y,X"]),
-        (["balls", "photo.png", "--at", "36,3"], ["outside the image, which is 36 high and 48 wide"]),
+        (["balls", "photo.png", "--at", "36,3"], ["outside the image of height 36 and width 48"]),
         (["balls", "photo.png", "--ball", "square"], ["--ball square"]),
         (["balls", "photo.png", "--out", "balls.doc"], ["balls.doc"]),
-        (["compare", "photo.png", "--clean", "other.npy"], ["they must agree"]),
+        (["compare", "photo.png", "--clean", "other.npy"], ["other.npy: expected shape (36, 48, 3) as IN, got (3, 3)"]),
         (["compare", "photo.png", "--clean", "photo.png", "--noise", "0.3"], ["--noise 0.3", "--clean"]),
-        (["compare", "photo.png", "-o", "a.png", "--csv", "a.png"], ["--csv a.png: is where the picture goes"]),
-        (["compare", "endless.npy"], ["endless.npy: holds numbers that are not finite"]),
-        (["filter", "endless.npy", "out.npy"], ["endless.npy: holds numbers that are not finite"]),
-        (["filter", "wide.npy", "out.npy"], ["wide.npy: holds", "at most 64 bits"]),
+        (["compare", "photo.png", "-o", "a.png", "--csv", "a.png"], ["--csv a.png: is also the path of the figure"]),
+        (["compare", "endless.npy"], ["endless.npy: contains NaN or infinite values"]),
+        (["filter", "endless.npy", "out.npy"], ["endless.npy: contains NaN or infinite values"]),
+        (["filter", "wide.npy", "out.npy"], ["wide.npy: dtype", "at most 64 bits"]),
         (
             ["filter", "photo.png", "out.png", "--axes", "cyx"],
-            ["--axes cyx: is for .npy, .tif", "photo.png says"],
+            ["axes 'cyx': supported only for .npy, .tif", "got photo.png"],
         ),
-        (["compare", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
-        (["balls", "photo.png", "--axes", "yxc"], ["--axes yxc: is for .npy"]),
-        (["balls", "photo.png", "--stencil", "onion"], ["--stencil onion: of no use without --samples"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "--seed", "3"], ["--seed: of no use with --method box"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "--size", "inf"], ["--size inf: a box has a whole number"]),
-        (["filter", "photo.png", "out.png", "-m", "box", "--size", "nan"], ["--size nan: a box has a whole number"]),
+        (["compare", "photo.png", "--axes", "yxc"], ["axes 'yxc': supported only for .npy"]),
+        (["balls", "photo.png", "--axes", "yxc"], ["axes 'yxc': supported only for .npy"]),
+        (["balls", "photo.png", "--stencil", "onion"], ["--stencil onion: requires --samples"]),
+        (
+            ["filter", "photo.png", "out.png", "-m", "box", "--seed", "3"],
+            ["--seed: cannot be combined with --method box"],
+        ),
+        (["filter", "photo.png", "out.png", "-m", "box", "--size", "inf"], ["--size inf: must be an integer"]),
+        (["filter", "photo.png", "out.png", "-m", "box", "--size", "nan"], ["--size nan: must be an integer"]),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys):
+def test_user_errors_print_one_line_and_exit_with_1(photo, arguments, words, capsys):
     np.save("other.npy", np.zeros((3, 3)))
     np.save("endless.npy", np.full((9, 9), np.inf))
     np.save("wide.npy", np.zeros((9, 9), np.longdouble))
@@ -339,15 +348,15 @@ def test_mistakes_are_one_line_and_exit_code_one(photo, arguments, words, capsys
     assert sorted(Path.cwd().iterdir()) == before
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc, which even root cannot write to")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, which even root cannot write to")
 @pytest.mark.parametrize(
     "arguments", [["filter", "photo.png", "/proc/a.png"], ["compare", "photo.png", "-k", "3", "--csv", "/proc/a"]]
 )
-def test_where_nothing_can_be_written_is_said_before_anything_is_computed(photo, arguments, capsys):
-    fails(arguments, capsys, f"{arguments[-1]}: /proc is not a folder that can be written to")
+def test_unwritable_output_fails_before_computation(photo, arguments, capsys):
+    fails(arguments, capsys, f"{arguments[-1]}: /proc is not a writable folder")
 
 
-def test_a_wrong_option_is_exit_code_two(photo, capsys):
+def test_wrong_option_exits_with_2(photo, capsys):
     assert run(["filter", photo, "out.png", "--method", "median"]) == 2
     wrong = {"-k": "102", "--scale": "101", "--steps": "101", "--seed": "-1", "--alpha": "1e30", "--iota": "1e39"}
     for option, value in wrong.items():
@@ -357,23 +366,23 @@ def test_a_wrong_option_is_exit_code_two(photo, capsys):
     capsys.readouterr()
 
 
-def test_a_traceback_is_shown_on_request(monkeypatch):
+def test_traceback_is_shown_on_request(monkeypatch):
     monkeypatch.setenv("METRICCONV_TRACEBACK", "1")
     with pytest.raises(Exception, match="no such file"):
         run(["filter", "nowhere.png", "out.png"])
 
 
-def test_balls_are_drawn_and_their_numbers_printed(photo, capsys):
+def test_balls_are_plotted_and_printed(photo, capsys):
     assert run(["balls", photo, "--at", "10,20", "--at", "30,7", "--eps-omega", "0.5", "-k", "3"]) == 0
     assert images.read(Path("photo-balls.png")).pixels.std() > 10
     out = capsys.readouterr().out
     assert "10, 20" in out and "30, 7" in out and "0.5" in out
 
 
-def test_balls_at_the_border_are_those_that_a_filter_uses(photo, capsys):
+def test_balls_use_padding_mode_of_filters(photo, capsys):
     assert run(["balls", photo, "--at", "0,20"]) == 0
     (row,) = (line.split("│") for line in capsys.readouterr().out.splitlines() if "0, 20" in line)
-    image = torch.from_numpy(images.read(Path(photo)).floats()).permute(2, 0, 1).unsqueeze(0)
+    image = torch.from_numpy(images.read(Path(photo)).to_float()).permute(2, 0, 1).unsqueeze(0)
     reach, other = (
         f"{gradient_metric(image, padding_mode=mode).bounding_radius[0, 0, 0, 20].item():.3g}"
         for mode in ("reflect", "border")
@@ -382,20 +391,20 @@ def test_balls_at_the_border_are_those_that_a_filter_uses(photo, capsys):
 
 
 @pytest.mark.parametrize(("enum", "names"), [(MetricName, METRICS), (StencilName, STENCILS), (Padding, PADDING_MODES)])
-def test_names_to_choose_from_are_those_of_the_library(enum, names):
+def test_choices_equal_those_of_library(enum, names):
     assert {member.value for member in enum} == set(names)
 
 
-def test_the_default_padding_is_shown_first():
+def test_default_padding_is_listed_first():
     assert list(Padding) == ["reflect", "border", "circular", "zeros"]
 
 
-def test_balls_can_be_of_one_kind_on_the_whole_image_as_a_drawing(photo):
+def test_geodesic_balls_on_whole_image_as_svg(photo):
     assert run(["balls", photo, "--ball", "geodesic", "--metric", "edge", "--whole", "-o", "b.svg"]) == 0
     assert "<svg" in Path("b.svg").read_text(encoding="utf-8")
 
 
-def test_comparing_writes_a_picture_and_a_table(photo, capsys):
+def test_compare_writes_figure_and_table(photo, capsys):
     assert run(["compare", photo, "-k", "5", "--csv", "rows.csv", "--noise", "0.2", "--seed", "3"]) == 0
     with open("rows.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -405,8 +414,8 @@ def test_comparing_writes_a_picture_and_a_table(photo, capsys):
     assert "PSNR (dB)" in capsys.readouterr().out and images.read(Path("photo-compare.png")).spatial[1] > 500
 
 
-def test_the_commands_below_the_table_make_its_rows(photo, capsys):
-    clean = images.read(Path(photo)).floats()
+def test_printed_commands_reproduce_table(photo, capsys):
+    clean = images.read(Path(photo)).to_float()
     np.save("clean.npy", clean)
     np.save("noisy.npy", clean + np.random.default_rng(0).normal(0.0, 0.1, clean.shape))
     given = ["--csv", "rows.csv", "-k", "4", "--alpha", "12.5", "--eps-omega", "0.6"]
@@ -421,7 +430,7 @@ def test_the_commands_below_the_table_make_its_rows(photo, capsys):
         assert psnr(clean, np.load(out)) == pytest.approx(rows[f"{command[5]} balls"], abs=1e-3)
 
 
-def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
+def test_clean_reference_is_used(photo, capsys):
     assert run(["compare", photo, "--clean", photo, "-k", "3", "--metric", "structure"]) == 0
     assert "inf" in capsys.readouterr().out
 
@@ -429,22 +438,22 @@ def test_a_clean_reference_is_what_is_measured_against(photo, capsys):
 @pytest.mark.parametrize(
     ("dtype", "arguments", "words"),
     [
-        (np.float32, ["odd.tif"], "odd.tif: holds floats from 0 to 255 (of 0 to 1); compare takes"),
-        (np.float32, ["photo.tif", "--clean", "odd.tif"], "odd.tif: holds floats from 0 to 255"),
-        (np.float32, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds floats from 0 to 255"),
-        (np.int16, ["odd.tif"], "odd.tif: holds int16, which are signed"),
-        (np.int16, ["odd.tif", "--clean", "photo.tif"], "odd.tif: holds int16, which are signed"),
+        (np.float32, ["odd.tif"], "odd.tif: contains floats from 0 to 255, outside [0, 1], expected"),
+        (np.float32, ["photo.tif", "--clean", "odd.tif"], "odd.tif: contains floats from 0 to 255"),
+        (np.float32, ["odd.tif", "--clean", "photo.tif"], "odd.tif: contains floats from 0 to 255"),
+        (np.int16, ["odd.tif"], "odd.tif: contains signed int16"),
+        (np.int16, ["odd.tif", "--clean", "photo.tif"], "odd.tif: contains signed int16"),
     ],
 )
-def test_numbers_of_another_range_are_not_compared(dtype, arguments, words, capsys):
+def test_compare_requires_unit_range(dtype, arguments, words, capsys):
     values = np.linspace(0, 255, 256).reshape(16, 16)
-    images.write(Path("odd.tif"), images.Picture(values.astype(dtype)))
-    images.write(Path("photo.tif"), images.Picture((values / 255).astype(np.float32)))
+    images.write(Path("odd.tif"), images.ImageData(values.astype(dtype)))
+    images.write(Path("photo.tif"), images.ImageData((values / 255).astype(np.float32)))
     fails(["compare", *arguments, "-k", "3"], capsys, words)
     assert not list(Path().glob("*.png"))
 
 
-def test_a_table_that_cannot_be_written_leaves_no_picture_either(photo, tmp_path, monkeypatch, capsys):
+def test_failed_table_leaves_no_figure(photo, tmp_path, monkeypatch, capsys):
     def broken(*args):
         raise OSError("the disk is full")
 
@@ -453,14 +462,14 @@ def test_a_table_that_cannot_be_written_leaves_no_picture_either(photo, tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
 
 
-def test_the_doctor_says_what_runs_here(capsys):
+def test_doctor_prints_backends_and_extras(capsys):
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
     for word in ("torch", "reference", "ready", "triton", "works", "experiments"):
         assert word in out
 
 
-def test_the_doctor_asks_the_engines_what_they_lack(monkeypatch, capsys):
+def test_doctor_prints_reason_for_missing_backend(monkeypatch, capsys):
     import metricconv
 
     engines = [
@@ -470,10 +479,10 @@ def test_the_doctor_asks_the_engines_what_they_lack(monkeypatch, capsys):
     monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines))
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "no: a device [none]" in out and "slow" in out and "reference" not in out
+    assert "not available: a device [none]" in out and "slow" in out and "reference" not in out
 
 
-def test_doctor_names_an_extra_that_cannot_be_imported(monkeypatch, capsys):
+def test_doctor_prints_import_error_of_extra(monkeypatch, capsys):
     def broken(name):
         raise RuntimeError("wrong build")
 
@@ -482,19 +491,19 @@ def test_doctor_names_an_extra_that_cannot_be_imported(monkeypatch, capsys):
     assert "numba cannot be imported (wrong build)" in capsys.readouterr().out
 
 
-def test_progress_is_asked_of_filters_that_tell_it(photo, monkeypatch):
-    told = []
+def test_progress_is_passed_to_filters_that_support_it(photo, monkeypatch):
+    calls = []
 
-    def tangent_filter(image, samples, metric, *, centre, channel_axis, padding_mode, progress=None):
+    def tangent_filter(image, samples, metric, *, center, channel_axis, padding_mode, progress=None):
         progress(12, 36)
-        told.append(progress)
+        calls.append(progress)
         return image / 255
 
     monkeypatch.setattr(filters, "tangent_filter", tangent_filter)
-    assert run(["filter", photo, "out.png"]) == 0 and len(told) == 1
+    assert run(["filter", photo, "out.png"]) == 0 and len(calls) == 1
 
 
-def test_the_doctor_fails_where_a_convolution_does(monkeypatch, capsys):
+def test_doctor_fails_if_convolution_fails(monkeypatch, capsys):
     from metricconv.nn import MetricConv2d
 
     def broken(*args):
@@ -514,7 +523,7 @@ def experiments(monkeypatch, name, *commands):
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
+def test_available_experiments_are_registered(monkeypatch, capsys):
     from metricconv.cli import mounts
 
     monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake_denoising", "metricconv.fake_nothing"))
@@ -527,7 +536,7 @@ def test_experiments_are_mounted_where_they_are(monkeypatch, capsys):
     assert run(["reproduce", "denoise-three"]) == 2
 
 
-def test_the_extra_that_other_experiments_need_is_named_as_it_is(monkeypatch, capsys):
+def test_missing_extra_of_experiment_is_named(monkeypatch, capsys):
     from metricconv.cli import mounts
 
     monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.fake_denoising", "metricconv.fake_training"))
@@ -544,12 +553,12 @@ def test_the_extra_that_other_experiments_need_is_named_as_it_is(monkeypatch, ca
     assert "needs lightning: pip install 'metricconv[experiments]'" in capsys.readouterr().err
 
 
-def test_an_unknown_padding_is_refused_before_anything_is_written(photo, tmp_path):
+def test_unknown_padding_fails_before_writing(photo, tmp_path):
     assert run(["reproduce", "denoise-heuristic", "--image", photo, "--output", "out", "--padding-mode", "foo"]) != 0
     assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
 
 
-def test_the_last_words_of_an_experiment_are_printed(monkeypatch, capsys):
+def test_system_exit_message_is_printed(monkeypatch, capsys):
     from metricconv.cli import mounts
 
     def fail():
@@ -575,7 +584,7 @@ def test_experiment_that_needs_a_missing_package_prints_one_line(monkeypatch, ca
 
 
 @pytest.mark.parametrize("command", ["reproduce", "report"])
-def test_what_is_not_installed_is_one_line(command, monkeypatch, capsys):
+def test_missing_module_prints_one_line(command, monkeypatch, capsys):
     from metricconv.cli import mounts
 
     monkeypatch.setattr(mounts, "EXPERIMENTS", ("metricconv.nothing",))
@@ -583,7 +592,7 @@ def test_what_is_not_installed_is_one_line(command, monkeypatch, capsys):
     fails([command], capsys, "metricconv.nothing is not part of this installation")
 
 
-def test_a_missing_extra_is_named(monkeypatch, capsys):
+def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "metricconv.app", raising=False)
     from metricconv.cli import mounts
@@ -595,7 +604,7 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
     fails(["explore"], capsys, "needs gradio: pip install 'metricconv[app]'")
 
 
-def test_help_and_version_are_for_reading(capsys):
+def test_help_and_version_are_printed(capsys):
     assert run(["--help"]) == 0
     out = capsys.readouterr().out
     for command in ("filter", "balls", "compare", "explore", "reproduce", "report", "bench", "doctor"):
@@ -604,7 +613,7 @@ def test_help_and_version_are_for_reading(capsys):
     assert capsys.readouterr().out.strip() == "0.1.0"
 
 
-def test_the_module_is_the_command():
+def test_python_m_runs_the_command():
     source = Path(filters.__file__).parents[1]
     command = [sys.executable, "-m", "metricconv", "filter", "nowhere.png", "out.png"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(source)})

@@ -23,18 +23,18 @@ def needle(y, x, length=6.0, width=2.0):
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("shown", [False, True])
-def test_every_quantity_can_be_drawn(quantity, shown):
+def test_every_quantity_is_drawn(quantity, shown):
     metric = mc.metrics.gradient_metric(torch.rand(1, 1, 24, 20), eps_omega=0.5)
     axes = plot_metric_field(metric, torch.rand(24, 20) if shown else None, quantity, count=5)
     assert pixels(axes.figure).std() > 0.05
     assert axes.get_xlim() == (-0.5, 19.5) and axes.get_ylim() == (23.5, -0.5)
 
 
-def test_a_larger_ball_is_lighter():
+def test_larger_balls_are_lighter():
     metric = halves(mc.Riemannian.isotropic(1.0), mc.Riemannian.isotropic(3.0))
     axes = plot_metric_field(metric, None, "size", bar=False)
-    picture = pixels(axes.figure).mean(-1)
-    left, right = np.split(picture[20:-20], 2, axis=1)
+    rendered = pixels(axes.figure).mean(-1)
+    left, right = np.split(rendered[20:-20], 2, axis=1)
     assert np.median(right) > np.median(left) + 0.2
 
 
@@ -49,7 +49,7 @@ def test_orientation_is_the_long_axis_from_x_towards_y(y, x, degrees):
         assert orientation(needle(y, x)).item() == pytest.approx(degrees, abs=1e-3)
 
 
-def test_ellipses_fit_their_places_whatever_their_size():
+def test_ellipses_fit_their_grid_cells():
     axes = plot_metric_field(halves(needle(0.0, 1.0), needle(1.0, 0.0, 200.0, 1.0)), None, count=4, bar=False)
     assert len(axes.patches) == 16
     for patch in axes.patches:
@@ -58,7 +58,7 @@ def test_ellipses_fit_their_places_whatever_their_size():
 
 
 @pytest.mark.parametrize(("size", "counts"), [((1, 50), (1, 16)), ((150, 8), (16, 1)), ((5, 5), (5, 5))])
-def test_ellipses_of_a_thin_or_small_field_are_seen(size, counts):
+def test_ellipses_of_thin_or_small_fields_are_drawn(size, counts):
     metric = needle(0.0, 1.0).expand_to(size)
     axes = plot_metric_field(metric, bar=False)
     places = np.array([patch.get_path().get_extents().get_points().mean(0) for patch in axes.patches]).round(3)
@@ -68,15 +68,15 @@ def test_ellipses_of_a_thin_or_small_field_are_seen(size, counts):
         assert (high - low).max() == pytest.approx(0.92 * min(np.divide(size, counts)), rel=0.01)
 
 
-def test_a_constant_field_has_a_bar_of_a_sensible_range():
+def test_color_bar_of_constant_field_has_a_range():
     metric = needle(0.0, 1.0).expand_to((8, 8))
     bar = plot_metric_field(metric, None, "size").figure.axes[1]
     assert bar.get_ylim()[1] > 1.4 * bar.get_ylim()[0]
 
 
-def test_an_unknown_quantity_is_refused():
+def test_unknown_quantity_raises():
     with pytest.raises(ValueError, match=r"`quantity`.*must be one of 'ellipses', 'size'"):
-        plot_metric_field(needle(0.0, 1.0), None, "colour")
+        plot_metric_field(needle(0.0, 1.0), None, "color")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_an_unknown_quantity_is_refused():
         (1.0, {"image_index": -4}, r"`image_index` \(=-4\)"),
     ],
 )
-def test_mistakes_are_named(change, options, message):
+def test_invalid_arguments_raise(change, options, message):
     with pytest.raises(ValueError, match=message):
         plot_metric_field(needle(0.0, 1.0).map(lambda t: change * t.expand(1, 1, 3, 8, 8)), **options)

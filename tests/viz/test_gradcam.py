@@ -15,7 +15,7 @@ def classifier():
 
 
 @pytest.mark.parametrize("layer", ["0", "0.0", "1"])
-def test_maps_are_those_of_captum(layer):
+def test_maps_equal_captum(layer):
     captum = pytest.importorskip("captum.attr")
     net, images = classifier(), torch.randn(3, 3, 12, 12)
     with GradCAM(net, layer) as cam:
@@ -26,13 +26,13 @@ def test_maps_are_those_of_captum(layer):
     assert torch.allclose(ours, theirs[:, 0], atol=1e-6) and ours.max() > 0
 
 
-def test_without_a_target_it_is_the_highest_score():
+def test_default_target_is_highest_score():
     net, images = classifier(), torch.randn(3, 3, 12, 12)
     with GradCAM(net, "0") as cam:
         assert torch.equal(cam(images), cam(images, net(images).argmax(1)))
 
 
-def test_no_hooks_are_left():
+def test_hooks_are_removed():
     net = classifier()
     with pytest.raises(ZeroDivisionError), GradCAM(net, "0") as cam:
         cam(torch.randn(1, 3, 12, 12), 0)
@@ -43,7 +43,7 @@ def test_no_hooks_are_left():
         cam(torch.randn(1, 3, 12, 12), 0)
 
 
-def test_one_context_at_a_time():
+def test_nested_use_raises():
     net = classifier()
     with GradCAM(net, "0") as cam:
         with pytest.raises(RuntimeError, match="already"), cam:
@@ -53,7 +53,7 @@ def test_one_context_at_a_time():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_frozen_model_has_maps_too(mode):
+def test_frozen_model_has_maps(mode):
     net, images = classifier().requires_grad_(False), torch.randn(1, 3, 12, 12)
     with GradCAM(net, "0") as cam:
         expected = cam(images, 0)
@@ -62,8 +62,11 @@ def test_a_frozen_model_has_maps_too(mode):
 
 
 @pytest.mark.parametrize("target", [99, -1, [0, 1, 2], 1.5, True])
-def test_a_target_that_is_no_class_is_refused(target):
-    with GradCAM(classifier(), "0") as cam, pytest.raises(ValueError, match=r"`target` \(=.*\) must be a class below"):
+def test_invalid_target_raises(target):
+    with (
+        GradCAM(classifier(), "0") as cam,
+        pytest.raises(ValueError, match=r"`target` \(=.*\) must be a class index below"),
+    ):
         cam(torch.randn(2, 3, 12, 12), target)
 
 
@@ -72,21 +75,21 @@ def test_a_target_that_is_no_class_is_refused(target):
     [
         (torch.zeros(0, 3, 12, 12), {}, r"`images` must be \(B, C, H, W\) and not empty"),
         (torch.zeros(2, 3, 12, 12, dtype=torch.long), {}, "`images` must hold floating-point numbers"),
-        (torch.zeros(2, 3, 12, 12), {"labels": ["one"]}, "`labels` must be one for each of 2 images, got 1"),
-        (torch.zeros(2, 3, 12, 12), {"pictures": []}, "`pictures` must be one for each of 2 images, got 0"),
+        (torch.zeros(2, 3, 12, 12), {"labels": ["one"]}, "`labels` must have 2 entries, one per image, got 1"),
+        (torch.zeros(2, 3, 12, 12), {"pictures": []}, "`pictures` must have 2 entries, one per image, got 0"),
     ],
 )
-def test_mistakes_are_named(images, options, message):
+def test_invalid_arguments_raise(images, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         plot_gradcam(images, {"net": (classifier(), "0")}, **options)
 
 
-def test_something_that_is_no_layer_is_refused():
+def test_layer_of_wrong_type_raises():
     with pytest.raises(TypeError, match="`layer` must be a Module, got int"):
         GradCAM(classifier(), 3)
 
 
-def test_an_unknown_layer_is_refused():
+def test_unknown_layer_raises():
     with pytest.raises(ValueError, match="`layer` \\(='body'\\) is not the name"):
         GradCAM(classifier(), "body")
 
@@ -100,7 +103,7 @@ def test_rows_are_images_and_columns_methods():
     assert pixels(axes[0, 0].figure).std() > 0.05
 
 
-def test_what_follows_in_place_does_not_change_the_map():
+def test_later_in_place_operations_do_not_change_map():
     def net(inplace):
         torch.manual_seed(0)
         return nn.Sequential(
@@ -114,7 +117,7 @@ def test_what_follows_in_place_does_not_change_the_map():
     assert maps[0].any() and torch.equal(*maps)
 
 
-def test_a_class_by_name_is_refused():
+def test_target_given_by_name_raises():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    with GradCAM(net, "0") as cam, pytest.raises(TypeError, match=r"`target` \(='cat'\) must be a class's number"):
+    with GradCAM(net, "0") as cam, pytest.raises(TypeError, match=r"`target` \(='cat'\) must be a class index"):
         cam(torch.rand(1, 1, 8, 8), target="cat")

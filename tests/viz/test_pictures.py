@@ -21,20 +21,20 @@ def pictures():
 
 
 def coloured(size):
-    """Return a field in the colours of a map, over a grey image, as figures with a colour bar have it."""
+    """Return a field in the colors of a map, over a grey image, as figures with a color bar have it."""
     grey = np.random.default_rng(0).uniform(0.3, 0.7, (size, size, 1))
-    colours = colormaps["viridis"](np.linspace(0, 1, size))[None, :, :3]
-    return Image.fromarray(np.rint(255 * (0.4 * grey + 0.6 * colours)).astype(np.uint8))
+    colors = colormaps["viridis"](np.linspace(0, 1, size))[None, :, :3]
+    return Image.fromarray(np.rint(255 * (0.4 * grey + 0.6 * colors)).astype(np.uint8))
 
 
-def test_shades_of_a_colour_map_are_kept(pictures, tmp_path):
+def test_color_map_shades_are_kept(pictures, tmp_path):
     image = coloured(240)
     pictures.shrink(image, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 2**16
     assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png").convert("RGB")), np.asarray(image))
 
 
-def test_pictures_of_few_colours_and_those_too_large_for_a_page_are_made_smaller(pictures, tmp_path):
+def test_large_and_few_color_figures_are_compressed(pictures, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 1), dtype=np.uint8)
     for name, image in {"grey": Image.fromarray(noise.repeat(3, 2)), "large": coloured(600)}.items():
         image.save(tmp_path / "true.png", optimize=True)

@@ -1,4 +1,4 @@
-"""Titles and labels of any length are seen whole, and panels have the shape of their images."""
+"""Long titles and labels are wrapped, and panels have the aspect of their images."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def whole(figure, texts):
 
 @pytest.mark.parametrize("size", [(24, 24), (20, 60), (60, 24)])
 @pytest.mark.parametrize("given", [False, True])
-def test_class_activation_maps_have_titles_and_labels_of_any_length(size, given):
+def test_gradcam_wraps_long_titles_and_labels(size, given):
     images, methods = torch.rand(2, 3, *size), {name: (classifier(), "0") for name in LONG}
     axes = plt.subplots(2, 4, figsize=(9, 5))[1] if given else None
     panels = plot_gradcam(
@@ -41,7 +41,7 @@ def test_class_activation_maps_have_titles_and_labels_of_any_length(size, given)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (20, 60), (60, 24)])
-def test_class_activation_maps_leave_no_gaps_between_images_of_any_shape(size):
+def test_gradcam_panels_have_no_gaps(size):
     panels = plot_gradcam(torch.rand(3, 3, *size), {"one": (classifier(), "0"), "two": (classifier(), "0")})
     panels[0, 0].figure.canvas.draw()
     first, right, below = (panel.get_window_extent() for panel in (panels[0, 0], panels[0, 1], panels[1, 0]))
@@ -51,13 +51,13 @@ def test_class_activation_maps_leave_no_gaps_between_images_of_any_shape(size):
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_supports_have_titles_of_any_length(given):
+def test_supports_wrap_long_titles(given):
     axes = plt.subplots(1, 3, figsize=(6, 3))[1] if given else None
     panels = plot_supports(np.zeros((16, 16)), (8, 8), {name: mc.Grid(3) for name in LONG}, axes=axes)
     assert whole(panels[0].figure, [panel.title for panel in panels])
 
 
-def test_what_fits_is_one_line():
+def test_short_titles_are_not_wrapped():
     assert canvas.wrapped("unit geodesic ball", 1.6, 9) == "unit geodesic ball"
     assert canvas.wrapped("", 1.6, 9) == "" and canvas.most_lines(["", "a", "a\nb"]) == 2
     assert canvas.wrapped("abc", 0.0, 9) == "a\nb\nc"

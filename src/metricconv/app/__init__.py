@@ -1,8 +1,8 @@
-"""The explorer: a page on this machine to click pixels and see their balls (the extra ``app``)."""
+"""The explorer: an interactive local page that shows unit balls of clicked pixels (the extra ``app``)."""
 
 import os
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio reads it when it is imported
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read by gradio on import
 
 from .page import launch
 

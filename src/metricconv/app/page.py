@@ -1,4 +1,4 @@
-"""The page itself, in gradio: what is where, and what follows from a click."""
+"""The page, in gradio: layout and events."""
 
 import socket
 from pathlib import Path
@@ -7,42 +7,40 @@ from typing import Any
 import gradio as gr
 from torch import nn
 
-from ..cli import images
-from ..cli.errors import UserError
+from .._errors import UserError
 from ..filters import METRICS
+from ..io import images
 from ..nn import adaptive_layers
 from ..ops import backend_report
 from ..stencils import STENCILS
 from . import draw
-from .answers import KNOBS, Answers
-from .networks import load_network
-from .studio import BUNDLED, Look, Studio, first_point
+from .explorer import BUNDLED, Explorer, ExplorerSettings, first_point
+from .handlers import CONTROLS, Handlers
+from .networks import load_checkpoint
 
-# The largest file, in bytes: a checkpoint; pictures have a limit of their own.
+# Maximum size of uploads in bytes, for checkpoints; images have their own limit.
 MAX_UPLOAD = 512 * 2**20
 HOST = "127.0.0.1"
 
 _CSS = """
 .gradio-container {max-width: 1400px !important; margin: auto}
 #shown img {cursor: crosshair}
-#numbers table {font-variant-numeric: tabular-nums; width: 100%}
+#properties table {font-variant-numeric: tabular-nums; width: 100%}
 footer {display: none !important}
 """
 _INTRO = """# metricconv explorer
-Each pixel looks at the **unit ball** of a metric that is read off the image. **Click a pixel** to see its ball:
-<b style="color:#2b8fd0">tangent</b>, of the metric right there, or <b style="color:#c98500">geodesic</b>, of the metric
-as it changes around it. Then move the knobs."""
-
-
-_LEGEND = """Dots are the k² samples of a ball. An arrow goes from the pixel to the centre of its tangent ball, where a
-drift (ε_ω < 1) carries it. *Reach* is how far the ball goes, *radius* that of the disc of the same area, *anisotropy*
-its longest by its shortest axis, *direction* the angle of its long axis, 0° to the right and growing downwards, and
-*asymmetry* the length of its drift, ‖ω‖ by M⁻¹."""
+Each pixel is averaged over the **unit ball** of a metric computed from the image. **Click a pixel** to see its ball:
+<b style="color:#2b8fd0">tangent</b> (metric constant around the pixel) or <b style="color:#c98500">geodesic</b> (metric
+varying). The controls change the metric."""
+_LEGEND = """Dots are the k² samples of a ball. The arrow shows the offset of the tangent ball's center from the pixel,
+which is nonzero for ε_ω < 1. *Reach*: maximum distance of the ball from the pixel. *Radius*: that of the disc of equal
+area. *Anisotropy*: longest axis / shortest axis. *Direction*: angle of the long axis, 0° to the right, increasing
+downwards. *Asymmetry*: ‖ω‖ with respect to M⁻¹."""
 
 
 def build(model: nn.Module | None = None) -> gr.Blocks:
-    """Return the page; ``model`` is a network whose layers' balls to show."""
-    answers = Answers(Studio(model))
+    """Return the page; ``model`` is a network whose unit balls can be shown."""
+    handlers = Handlers(Explorer(model))
     with gr.Blocks(title="metricconv explorer", analytics_enabled=False, fill_width=False) as page:
         gr.Markdown(_INTRO)
         point = gr.State(first_point("camera", (512, 512)))
@@ -50,17 +48,17 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
         network = gr.State("model" if model is not None else "")
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=300):
-                knobs = _knobs(model)
+                controls = _controls(model)
             with gr.Column(scale=9, min_width=600):
                 with gr.Row():
                     shown = _image("click a pixel", "shown")
                     filtered = _image("filtered", "filtered")
                 with gr.Row(equal_height=True):
-                    close = _image("its ball", "close")
+                    close = _image("close-up", "close")
                     with gr.Column():
-                        numbers = gr.Markdown(elem_id="numbers")
+                        properties = gr.Markdown(elem_id="properties")
                         gr.Markdown(_LEGEND)
-        _wire(page, answers, knobs, (point, name, network), (shown, close, numbers), filtered)
+        _register_events(page, handlers, controls, (point, name, network), (shown, close, properties), filtered)
     return page
 
 
@@ -72,27 +70,27 @@ def launch(
     model: nn.Module | None = None,
     block: bool = True,
 ) -> gr.Blocks:
-    """Serve the page on this machine alone, and return it; ``page.close()`` stops it.
+    """Serve the page on 127.0.0.1 and return it; ``page.close()`` stops the server.
 
     Args:
-        port: 0 takes any that is free.
-        checkpoint: the file of a trained network, see ``metricconv.app.networks``.
-        browser: open the page.
-        model: a network of your own, instead of a checkpoint.
-        block: wait until the server is stopped.
+        port: port of the server, 0 for any free port.
+        checkpoint: checkpoint of a trained network, see ``metricconv.app.networks``.
+        browser: whether to open the page in a browser.
+        model: a network, instead of ``checkpoint``.
+        block: whether to wait until the server is stopped.
     """
     if checkpoint is not None:
         if model is not None:
-            raise ValueError(f"`checkpoint` (={str(checkpoint)!r}) and `model` must not both be given")
+            raise ValueError(f"`checkpoint` (={str(checkpoint)!r}) cannot be combined with `model`")
         path = Path(checkpoint)
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        model = load_network(path, lambda line: print(f"note: {line}", flush=True))
+        model = load_checkpoint(path, lambda line: print(f"note: {line}", flush=True))
     missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
     if missing is not None:
-        print(f"note: pictures are filtered slowly, as {missing}", flush=True)
+        print(f"note: filtering is slow because the cpu backend is not available: {missing}", flush=True)
     if port and not _free(port):
-        raise UserError(f"port {port} is taken; choose another by --port, or 0 for any that is free")
+        raise UserError(f"port {port} is in use; choose another one by --port, or 0 for any free port")
     page = build(model)
     page.launch(
         server_name=HOST,
@@ -106,11 +104,11 @@ def launch(
         enable_monitoring=False,
         ssr_mode=False,
         prevent_thread_lock=True,
-        # Fonts of the system: the usual ones are fetched from elsewhere.
+        # System fonts: the default ones would be downloaded.
         theme=gr.themes.Default(primary_hue="orange", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
         css=_CSS,
     )
-    print(f"the explorer is at {page.local_url} (Ctrl+C stops it)", flush=True)
+    print(f"explorer running at {page.local_url} (Ctrl+C to stop)", flush=True)
     if block:
         page.block_thread()
     return page
@@ -125,59 +123,73 @@ def _image(label: str, name: str) -> gr.Image:
     return gr.Image(label=label, elem_id=name, interactive=False, format="jpeg", buttons=[], height=430)
 
 
-def _knobs(model: nn.Module | None) -> dict[str, Any]:
-    """Lay out the knobs, by the names of ``Look``, and what else the page listens to."""
-    usual = Look()
-    found: dict[str, Any] = {}
+def _controls(model: nn.Module | None) -> dict[str, Any]:
+    """Lay out the controls and return them by name: fields of ``ExplorerSettings``, and uploads."""
+    default = ExplorerSettings()
+    components: dict[str, Any] = {}
     with gr.Group():
-        found["bundled"] = gr.Dropdown(list(BUNDLED), value="camera", label="picture")
-        found["file"] = gr.File(label="or drop your own", file_types=list(images.SUFFIXES), height=130, elem_id="file")
-        found["noise"] = gr.Slider(0, 0.5, usual.noise, step=0.01, label="noise σ to add", elem_id="noise")
+        components["bundled"] = gr.Dropdown(list(BUNDLED), value="camera", label="image")
+        components["file"] = gr.File(
+            label="or upload an image", file_types=list(images.SUFFIXES), height=130, elem_id="file"
+        )
+        components["noise"] = gr.Slider(
+            0, 0.5, default.noise, step=0.01, label="standard deviation of added noise", elem_id="noise"
+        )
     with gr.Group():
-        found["metric"] = gr.Radio(list(METRICS), value=usual.metric, label="metric")
-        found["iota"] = gr.Slider(0.005, 0.5, usual.iota, step=0.005, label="ι: radius 1/√ι px", elem_id="iota")
-        found["alpha"] = gr.Slider(0, 50, usual.alpha, step=0.5, label="α: how much edges count")
-        found["scale"] = gr.Slider(0, 4, usual.scale, step=0.1, label="σ of the gradient, px (0: Sobel)")
-        found["eps_omega"] = gr.Slider(0.1, 1, usual.eps_omega, step=0.05, label="ε_ω: below 1, balls lean (gradient)")
+        components["metric"] = gr.Radio(list(METRICS), value=default.metric, label="metric")
+        components["iota"] = gr.Slider(0.005, 0.5, default.iota, step=0.005, label="ι: radius 1/√ι px", elem_id="iota")
+        components["alpha"] = gr.Slider(0, 50, default.alpha, step=0.5, label="α: edge sensitivity")
+        components["scale"] = gr.Slider(
+            0, 4, default.scale, step=0.1, label="σ of the derivative filter, px (0: Sobel)"
+        )
+        components["eps_omega"] = gr.Slider(
+            0.1, 1, default.eps_omega, step=0.05, label="ε_ω: below 1, balls are off-center (gradient)"
+        )
     with gr.Group():
-        found["ball"] = gr.Radio(["tangent", "geodesic", "both"], value=usual.ball, label="ball", elem_id="ball")
-        found["stencil"] = gr.Radio(list(STENCILS), value=usual.stencil, label="stencil")
-        found["samples"] = gr.Slider(3, 15, usual.samples, step=2, label="k: k² samples a ball")
-        found["overlay"] = gr.Dropdown(list(draw.OVERLAYS), value=usual.overlay, label="metric field over the image")
+        components["ball"] = gr.Radio(["tangent", "geodesic", "both"], value=default.ball, label="ball", elem_id="ball")
+        components["stencil"] = gr.Radio(list(STENCILS), value=default.stencil, label="stencil")
+        components["samples"] = gr.Slider(3, 15, default.samples, step=2, label="k: k² samples per ball")
+        components["overlay"] = gr.Dropdown(
+            list(draw.OVERLAYS), value=default.overlay, label="overlay of the metric field"
+        )
     names = [name for name, _ in adaptive_layers(model)] if model is not None else []
-    with gr.Accordion("a trained network", open=bool(names)):
-        found["checkpoint"] = gr.File(
+    with gr.Accordion("trained network", open=bool(names)):
+        components["checkpoint"] = gr.File(
             label="checkpoint", file_types=[".pt", ".pth", ".ckpt"], height=130, elem_id="checkpoint"
         )
-        found["layer"] = gr.Dropdown(
-            ["", *names], value=names[0] if names else "", label="layer, or none", elem_id="layer"
+        components["layer"] = gr.Dropdown(
+            ["", *names], value=names[0] if names else "", label="layer (empty: none)", elem_id="layer"
         )
-        found["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
-    return found
+        components["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
+    return components
 
 
-def _wire(
+def _register_events(
     page: gr.Blocks,
-    answers: Answers,
-    knobs: dict[str, Any],
+    handlers: Handlers,
+    controls: dict[str, Any],
     states: tuple[Any, ...],
     outputs: tuple[Any, ...],
     filtered: gr.Image,
 ) -> None:
-    """Say what follows from what: balls at once, the filtered picture after them."""
+    """Register the events: balls are updated first, then the filtered image."""
     point, name, network = states
-    asked = [*states, *(knobs[key] for key in KNOBS)]
+    inputs = [*states, *(controls[key] for key in CONTROLS)]
     quick: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
-    see: dict[str, Any] = {"fn": answers.see, "inputs": asked, "outputs": list(outputs)} | quick
-    smooth: dict[str, Any] = {"fn": answers.smooth, "inputs": asked, "outputs": [filtered]} | quick
+    show: dict[str, Any] = {"fn": handlers.show_balls, "inputs": inputs, "outputs": list(outputs)} | quick
+    smooth: dict[str, Any] = {"fn": handlers.filter_image, "inputs": inputs, "outputs": [filtered]} | quick
     smooth |= {"concurrency_limit": 1, "show_progress": "minimal"}
-    moved = [knobs[key].release if isinstance(knobs[key], gr.Slider) else knobs[key].input for key in KNOBS]
+    changes = [
+        controls[key].release if isinstance(controls[key], gr.Slider) else controls[key].input for key in CONTROLS
+    ]
 
-    outputs[0].select(answers.click, asked, [point, *outputs], **quick)
-    gr.on(moved, **see).then(**smooth)
-    bundled, file, checkpoint = knobs["bundled"], knobs["file"], knobs["checkpoint"]
-    bundled.input(answers.choose, [bundled], [name, point, file], **quick).then(**see).then(**smooth)
-    file.upload(answers.take, [file], [name, point], **quick).success(**see).then(**smooth)
-    slow = {"show_progress": "minimal"}  # a network takes seconds to read, and to look at the picture
-    checkpoint.change(answers.load, [checkpoint], [network, knobs["layer"]], **quick | slow).success(**see | slow)
-    page.load(**see).then(**smooth)
+    outputs[0].select(handlers.click, inputs, [point, *outputs], **quick)
+    gr.on(changes, **show).then(**smooth)
+    bundled, file, checkpoint = controls["bundled"], controls["file"], controls["checkpoint"]
+    bundled.input(handlers.select_image, [bundled], [name, point, file], **quick).then(**show).then(**smooth)
+    file.upload(handlers.upload_image, [file], [name, point], **quick).success(**show).then(**smooth)
+    slow = {"show_progress": "minimal"}  # loading and running a network takes seconds
+    checkpoint.change(handlers.load_checkpoint, [checkpoint], [network, controls["layer"]], **quick | slow).success(
+        **show | slow
+    )
+    page.load(**show).then(**smooth)

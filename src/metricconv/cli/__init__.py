@@ -1,4 +1,4 @@
-"""The command ``metricconv``: filters, pictures and reports without a line of Python (the extra ``cli``)."""
+"""The command line ``metricconv``: filters, plots and reports (the extra ``cli``)."""
 
 import sys
 
@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command with the arguments of this process, and leave with its exit code."""
+    """Run the command with the arguments of the process, and exit."""
     try:
         from .app import run
     except ModuleNotFoundError as missing:

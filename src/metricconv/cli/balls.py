@@ -1,4 +1,4 @@
-"""``metricconv balls``: the unit balls of some pixels, as a picture and as numbers."""
+"""``metricconv balls``: plot the unit balls of an image's metric and print their parameters."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,91 +11,94 @@ from matplotlib.figure import Figure
 from rich.text import Text
 
 from .. import stencils, viz
+from .._errors import UserError
 from .._files import writing
 from .._images import to_field
-from .._knobs import spread
+from .._options import expand_options
 from ..metrics import Metric, Randers, Riemannian
-from ..viz.fields import ball_numbers
-from . import images, knobs
-from .console import console, results, say
-from .errors import UserError
-from .knobs import FileKnobs, MetricKnobs, StencilName
+from ..viz.fields import ball_properties
+from . import options
+from .console import console, print_line, results
+from .options import ImageFileOptions, MetricOptions, StencilName
 
 PointsOption = Annotated[
     list[str] | None,
-    typer.Option("--at", metavar="Y,X", help="A pixel; may be given more than once (8 × 8 pixels)."),
+    typer.Option("--at", metavar="Y,X", help="Pixel whose ball to draw; repeatable. Default: an 8 × 8 grid of pixels."),
 ]
 
 
-@spread
+@expand_options
 def balls_command(
-    source: knobs.InputArgument,
-    metric: MetricKnobs,
-    files: FileKnobs,
+    source: options.InputArgument,
+    metric: MetricOptions,
+    files: ImageFileOptions,
     at: PointsOption = None,
     output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-balls.png).")
+        Path | None, typer.Option("--out", "-o", help="Output figure, .png, .pdf or .svg. Default: IN-balls.png.")
     ] = None,
-    ball: Annotated[str, typer.Option("--ball", help="tangent, geodesic, or both.")] = "both",
+    ball: Annotated[str, typer.Option("--ball", help="Type of unit ball: tangent, geodesic or both.")] = "both",
     samples: Annotated[
-        int, typer.Option("--samples", "-k", min=0, max=99, help="Draw k² samples a ball; 0 for none.")
+        int, typer.Option("--samples", "-k", min=0, max=99, help="Draw k² samples per ball; 0 for none.")
     ] = 0,
     stencil: Annotated[
-        StencilName | None, typer.Option("--stencil", help="How a ball is sampled (onion if k is odd, else polar).")
+        StencilName | None,
+        typer.Option("--stencil", help="Sampling pattern of a ball. Default: onion if k is odd, otherwise polar."),
     ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Show the whole image, not just around the pixels.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Show the whole image instead of the region around the pixels.")
+    ] = False,
 ) -> None:
-    """Draw the unit balls of a picture's metric, and print their numbers.
+    """Plot the unit balls of an image's metric and print their parameters.
 
-    Tangent balls, of the metric at the pixel, are blue; geodesic ones, of the metric as it changes around it, are
-    orange. An arrow shows how far a ball is carried by its drift.
+    Tangent balls (metric constant around the pixel) are blue, geodesic balls (metric varying) are orange. Arrows show
+    the offset of each tangent ball's center from its pixel.
 
     * `metricconv balls photo.jpg --at 120,80 --at 60,200`
     * `metricconv balls photo.jpg --metric edge --iota 0.02 --out balls.pdf`
     """
-    kinds = ["tangent", "geodesic"] if ball == "both" else [ball]
+    types = ["tangent", "geodesic"] if ball == "both" else [ball]
     if ball not in ("tangent", "geodesic", "both"):
         raise UserError(f"--ball {ball}: must be tangent, geodesic or both")
     if stencil and not samples:
-        raise UserError(f"--stencil {stencil}: of no use without --samples")
+        raise UserError(f"--stencil {stencil}: requires --samples")
     metric.check()
     name = stencil or ("onion" if samples % 2 else "polar")
     if samples:
-        knobs.check_stencil(samples, name)
+        options.check_stencil(samples, name)
     target = output or Path(f"{source.stem}-balls.png")
-    images.check_drawing(target, force=files.force, inputs=(source,))
-    picture = files.read(source)
-    if len(picture.spatial) != 2:
-        raise UserError(f"{source}: is a volume; balls are drawn on images")
-    points = None if not at else [_point(text, picture.spatial) for text in at]
-    image, seen = picture.floats(), picture.weighed()
-    x = to_field(torch.from_numpy(seen.floats()), seen.channel_axis)
-    if picture.channel_axis is not None:
-        image = np.moveaxis(image, picture.channel_axis, -1)
+    options.check_figure_path(target, force=files.force, inputs=(source,))
+    data = files.read(source)
+    if len(data.spatial) != 2:
+        raise UserError(f"{source}: volumes are not supported, expected a 2-D image")
+    points = None if not at else [_point(text, data.spatial) for text in at]
+    image, colors = data.to_float(), data.premultiplied()
+    x = to_field(torch.from_numpy(colors.to_float()), colors.channel_axis)
+    if data.channel_axis is not None:
+        image = np.moveaxis(image, data.channel_axis, -1)
     with console.status(Text(f"drawing {target}")):
         field = metric.function("gradient", "reflect")(x)
         sampled = stencils.chosen(name, samples)(2) if samples else None
-        figure = _draw(image, field, points, kinds, sampled, whole)
+        figure = _draw(image, field, points, types, sampled, whole)
         with writing(target) as temporary:
             figure.savefig(temporary)
     if points:
         results.print(_table(field, points))
-    say(f"wrote {target}")
+    print_line(f"wrote {target}")
 
 
 def _draw(
     image: np.ndarray,
     field: Metric,
     points: list[tuple[float, float]] | None,
-    kinds: list[str],
+    types: list[str],
     stencil: stencils.Stencil | None,
     whole: bool,
 ) -> Figure:
-    """Draw the balls, on the part of the image that they take and some more, unless the whole is asked for."""
+    """Draw balls over the image, cropped around them unless ``whole``."""
     height, width = image.shape[:2]
     figure = Figure(figsize=(6, min(max(6 * height / width, 3), 9)), dpi=150, layout="constrained")
     axes = figure.subplots()
-    viz.plot_unit_balls(field, image, 8 if points is None else points, kinds, stencil, axes=axes)
+    viz.plot_unit_balls(field, image, 8 if points is None else points, types, stencil, axes=axes)
     if points is not None and not whole:
         drawn = np.concatenate([patch.get_path().vertices for patch in axes.patches])
         low, high = drawn.min(0), drawn.max(0)
@@ -110,7 +113,7 @@ def _table(field: Metric, points: list[tuple[float, float]]) -> rich.table.Table
     assert isinstance(field, Riemannian | Randers)
     rows = torch.tensor(points).round().long()
     table = rich.table.Table(title="unit tangent balls")
-    columns = ball_numbers(field)
+    columns = ball_properties(field)
     table.add_column("y, x", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right")
@@ -123,7 +126,7 @@ def _point(text: str, size: tuple[int, ...]) -> tuple[float, float]:
     try:
         y, x = (float(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"--at {text}: must be two numbers, Y,X") from None
+        raise UserError(f"--at {text}: expected two numbers, Y,X") from None
     if not (0 <= y <= size[0] - 1 and 0 <= x <= size[1] - 1):
-        raise UserError(f"--at {text}: outside the image, which is {size[0]} high and {size[1]} wide")
+        raise UserError(f"--at {text}: outside the image of height {size[0]} and width {size[1]}")
     return y, x

@@ -1,4 +1,4 @@
-"""``metricconv compare``: every filter on one picture, measured against the clean one."""
+"""``metricconv compare``: PSNR and SSIM of every filter on one image."""
 
 import dataclasses
 import math
@@ -14,26 +14,27 @@ import typer
 from matplotlib.figure import Figure
 
 from .. import filters
+from .._errors import UserError
 from .._files import versions, write_table, writing
-from .._knobs import spread
+from .._options import expand_options
 from ..experiments.photographs import psnr
+from ..io import images
+from ..io.image_data import ImageData, spatial_shape
 from ..viz import canvas
-from . import images, knobs
-from .console import console, results, say
-from .errors import UserError
-from .knobs import FileKnobs, FilterKnobs, Method, MetricKnobs, MetricName
-from .picture import Picture, spatial_size
+from . import options
+from .console import console, print_line, results
+from .options import FilterOptions, ImageFileOptions, Method, MetricName, MetricOptions
 
-# The balls of both kinds at scales that suit noise of σ = 0.1; options given override them.
+# Defaults tuned for Gaussian noise of σ = 0.1.
 _TUNED = {
-    Method.tangent: MetricKnobs(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
-    Method.geodesic: MetricKnobs(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
+    Method.tangent: MetricOptions(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
+    Method.geodesic: MetricOptions(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one filter makes of the picture, and how near it is to the clean one."""
+    """The result of one filter and its distance to the clean image."""
 
     method: str
     image: np.ndarray
@@ -42,116 +43,124 @@ class Row:
     seconds: float
 
 
-@spread
+@expand_options
 def compare_command(
-    source: knobs.InputArgument,
-    metric: MetricKnobs,
-    files: FileKnobs,
+    source: options.InputArgument,
+    metric: MetricOptions,
+    files: ImageFileOptions,
     clean: Annotated[
-        Path | None, typer.Option("--clean", help="The picture without noise; IN is then taken as noisy already.")
+        Path | None, typer.Option("--clean", help="Clean reference image; IN is then the noisy image.")
     ] = None,
     noise: Annotated[
-        float | None, typer.Option("--noise", min=0.0, max=10.0, help="σ of the noise to add, of a range of 1 (0.1).")
+        float | None,
+        typer.Option(
+            "--noise",
+            min=0.0,
+            max=10.0,
+            help="Standard deviation of the added noise, for intensities in [0, 1]. Default: 0.1.",
+        ),
     ] = None,
-    seed: knobs.SeedOption = None,
+    seed: options.SeedOption = None,
     output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The picture, .png, .pdf or .svg (IN-compare.png).")
+        Path | None, typer.Option("--out", "-o", help="Output figure, .png, .pdf or .svg. Default: IN-compare.png.")
     ] = None,
-    table: Annotated[Path | None, typer.Option("--csv", help="Write the table there too.")] = None,
-    samples: knobs.SamplesOption = 11,
+    table: Annotated[Path | None, typer.Option("--csv", help="Output table, .csv.")] = None,
+    samples: options.SamplesOption = 11,
 ) -> None:
-    """Denoise a picture with every filter: a table, and a picture of all.
+    """Denoise an image with every filter; print PSNR and SSIM and write a figure.
 
-    Without --clean, IN is the clean picture and Gaussian noise is added to it. Metric options go to both balls;
-    unless given, they suit noise of σ = 0.1. Below the table are the commands that filter a picture with these balls.
+    Without --clean, IN is the clean image and Gaussian noise is added to it. Metric options apply to tangent and
+    geodesic balls; their defaults are tuned for noise of σ = 0.1. Prints the commands that reproduce both filters.
 
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
     """
     if clean is not None and noise is not None:
-        raise UserError(f"--noise {noise}: of no use with --clean, as IN is noisy already")
+        raise UserError(f"--noise {noise}: cannot be combined with --clean")
     noise, seed = 0.1 if noise is None else noise, seed or 0
-    filtered_by = contenders(samples, metric, seed)
-    for chosen in filtered_by.values():
-        chosen.keywords()  # refuses what does not fit together, before anything is read
+    candidates = filters_to_compare(samples, metric, seed)
+    for filter_options in candidates.values():
+        filter_options.keywords()  # raises for invalid combinations before anything is read
     target = output or Path(f"{source.stem}-compare.png")
-    given = tuple(path for path in (source, clean) if path is not None)
-    images.check_drawing(target, force=files.force, inputs=given)
+    inputs = tuple(path for path in (source, clean) if path is not None)
+    options.check_figure_path(target, force=files.force, inputs=inputs)
     if table is not None:
-        images.check_output(table, force=files.force, inputs=given)
+        images.check_output(table, force=files.force, inputs=inputs)
         if table.absolute() == target.absolute():
-            raise UserError(f"--csv {table}: is where the picture goes")
-    picture = files.read(source)
-    if len(picture.spatial) != 2 or min(picture.spatial) < 7:
-        raise UserError(f"{source}: must be an image of 7 × 7 pixels or more, it is {picture.spatial}")
-    _check_range(source, picture, noisy=clean is not None)
-    image = picture.floats()
-    reference = image if clean is None else _clean(clean, picture, files)
+            raise UserError(f"--csv {table}: is also the path of the figure")
+    data = files.read(source)
+    if len(data.spatial) != 2 or min(data.spatial) < 7:
+        raise UserError(f"{source}: expected an image of at least 7 × 7 pixels, got {data.spatial}")
+    _check_range(source, data, noisy=clean is not None)
+    image = data.to_float()
+    reference = image if clean is None else _clean(clean, data, files)
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
-    rows = [_row("noisy", reference, noisy, picture.channel_axis, 0.0)]
-    for name, chosen in filtered_by.items():
+    rows = [_row("noisy", reference, noisy, data.channel_axis, 0.0)]
+    for name, filter_options in candidates.items():
         with console.status(name):
-            apply = partial(getattr(filters, chosen.function), channel_axis=picture.channel_axis, **chosen.keywords())
-            apply(_corner(noisy, picture.channel_axis))  # so that none is charged for what is compiled once
+            apply = partial(
+                getattr(filters, filter_options.function), channel_axis=data.channel_axis, **filter_options.keywords()
+            )
+            apply(_corner(noisy, data.channel_axis))  # excludes compilation from the timing
             start = time.perf_counter()
             filtered = apply(noisy)
-            rows.append(_row(name, reference, filtered, picture.channel_axis, time.perf_counter() - start))
+            rows.append(_row(name, reference, filtered, data.channel_axis, time.perf_counter() - start))
     with writing(target) as temporary:
-        _picture(rows, reference, picture.channel_axis).savefig(temporary)
-        if table is not None:  # both are written, or none
-            write_table(table, [_line(row, source, clean, noise, seed, samples) for row in rows])
+        _plot(rows, reference, data.channel_axis).savefig(temporary)
+        if table is not None:  # both are written, or neither
+            write_table(table, [_csv_row(row, source, clean, noise, seed, samples) for row in rows])
     results.print(_table(rows))
-    for chosen in filtered_by.values():
-        if chosen.method in _TUNED:
-            say(_command(chosen), results)
-    say(f"wrote {target}" + (f" and {table}" if table else ""))
+    for filter_options in candidates.values():
+        if filter_options.method in _TUNED:
+            print_line(_command(filter_options), results)
+    print_line(f"wrote {target}" + (f" and {table}" if table else ""))
 
 
-def contenders(samples: int, own: MetricKnobs, seed: int) -> dict[str, FilterKnobs]:
-    """Return the filters to compare, by name: the rivals, a small box too, and both balls."""
+def filters_to_compare(samples: int, given: MetricOptions, seed: int) -> dict[str, FilterOptions]:
+    """Return the filters to compare, by name: the baselines, with two sizes of box, and both unit balls."""
     odd = samples + 1 - samples % 2  # a grid has a central pixel
     return {
-        "box 3 × 3": FilterKnobs(Method.box, 3),
-        f"box {odd} × {odd}": FilterKnobs(Method.box, odd),
-        "dilated by 3": FilterKnobs(Method.dilated, odd),
-        "random deformable": FilterKnobs(Method.random, odd, seed=seed),
-        "interpolated 5 × 5": FilterKnobs(Method.interpolated, max(samples, 2)),
-        "tangent balls": FilterKnobs(Method.tangent, samples, _tuned(Method.tangent, own)),
-        "geodesic balls": FilterKnobs(Method.geodesic, samples, _tuned(Method.geodesic, own)),
+        "box 3 × 3": FilterOptions(Method.box, 3),
+        f"box {odd} × {odd}": FilterOptions(Method.box, odd),
+        "dilated by 3": FilterOptions(Method.dilated, odd),
+        "random deformable": FilterOptions(Method.random, odd, seed=seed),
+        "interpolated 5 × 5": FilterOptions(Method.interpolated, max(samples, 2)),
+        "tangent balls": FilterOptions(Method.tangent, samples, _tuned(Method.tangent, given)),
+        "geodesic balls": FilterOptions(Method.geodesic, samples, _tuned(Method.geodesic, given)),
     }
 
 
-def _tuned(method: Method, own: MetricKnobs) -> MetricKnobs:
-    """Return the options that were given, over those that suit the method."""
-    # Numbers that suit one metric mean nothing to another.
-    start = _TUNED[method] if own.name in (None, _TUNED[method].name) else MetricKnobs(own.name)
-    changes = {key: value for key, value in dataclasses.asdict(own).items() if value is not None}
-    if own.name is None and start.name != "gradient":
+def _tuned(method: Method, given: MetricOptions) -> MetricOptions:
+    """Return the tuned defaults of the method, overridden by the options given."""
+    # Defaults tuned for one metric do not apply to another.
+    start = _TUNED[method] if given.name in (None, _TUNED[method].name) else MetricOptions(given.name)
+    changes = {key: value for key, value in dataclasses.asdict(given).items() if value is not None}
+    if given.name is None and start.name != "gradient":
         changes.pop("eps_omega", None)
     return dataclasses.replace(start, **changes)
 
 
-def _command(chosen: FilterKnobs) -> str:
-    """Return the command that filters a picture in this way."""
-    options = {"--method": chosen.method, "--samples": chosen.samples} | chosen.metric.given
-    return " ".join(["metricconv filter IN OUT", *(f"{option} {value}" for option, value in options.items())])
+def _command(filter_options: FilterOptions) -> str:
+    """Return the command that applies this filter."""
+    arguments = {"--method": filter_options.method, "--samples": filter_options.samples} | filter_options.metric.given
+    return " ".join(["metricconv filter IN OUT", *(f"{option} {value}" for option, value in arguments.items())])
 
 
-def _check_range(path: Path, picture: Picture, *, noisy: bool = False) -> None:
-    """Refuse numbers outside of 0 to 1, by which errors are measured; noise may pass it, but not on average."""
-    pixels = picture.pixels
-    past = f"{pixels.dtype}, which are signed" if pixels.dtype.kind == "i" else images.past_range(pixels)
-    if past and not (noisy and pixels.dtype.kind == "f" and 0 <= pixels.mean(dtype=np.float64) <= 1):
-        raise UserError(f"{path}: holds {past}; compare takes floats from 0 to 1, or unsigned integers")
+def _check_range(path: Path, data: ImageData, *, noisy: bool = False) -> None:
+    """Check that intensities are in [0, 1], the range assumed by PSNR; noisy ones only need their mean in it."""
+    pixels = data.pixels
+    problem = f"signed {pixels.dtype}" if pixels.dtype.kind == "i" else images.out_of_range(pixels)
+    if problem and not (noisy and pixels.dtype.kind == "f" and 0 <= pixels.mean(dtype=np.float64) <= 1):
+        raise UserError(f"{path}: contains {problem}, expected floats in [0, 1] or unsigned integers")
 
 
-def _clean(path: Path, picture: Picture, files: FileKnobs) -> np.ndarray:
+def _clean(path: Path, data: ImageData, files: ImageFileOptions) -> np.ndarray:
     reference = files.read(path)
-    if reference.pixels.shape != picture.pixels.shape:
-        raise UserError(f"{path}: has shape {reference.pixels.shape}, and IN {picture.pixels.shape}: they must agree")
+    if reference.pixels.shape != data.pixels.shape:
+        raise UserError(f"{path}: expected shape {data.pixels.shape} as IN, got {reference.pixels.shape}")
     _check_range(path, reference)
-    return reference.floats()
+    return reference.to_float()
 
 
 def _corner(image: np.ndarray, channel_axis: int | None) -> np.ndarray:
@@ -176,19 +185,19 @@ def _table(rows: list[Row]) -> rich.table.Table:
     return table
 
 
-def _picture(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Figure:
-    """Show what each filter makes of the picture, the best in bold, and the clean one last."""
+def _plot(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Figure:
+    """Plot the result of each filter, the best in bold, and the clean image last."""
     columns = 3
     lines = math.ceil((len(rows) + 1) / columns)
-    size = spatial_size(rows[0].image.shape, channel_axis)
+    size = spatial_shape(rows[0].image.shape, channel_axis)
     aspect = min(max(size[0] / size[1], 0.5), 2.0)
     figure = Figure(figsize=(2.4 * columns, (2.4 * aspect + 0.35) * lines), dpi=150, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     best = max(row.psnr for row in rows)
-    shown = [(row.image, f"{row.method}: {row.psnr:.1f} dB", row.psnr == best) for row in rows]
+    panels_shown = [(row.image, f"{row.method}: {row.psnr:.1f} dB", row.psnr == best) for row in rows]
     for panel in panels:
         panel.axis("off")
-    for panel, (image, title, bold) in zip(panels, [*shown, (clean, "clean", False)], strict=False):
+    for panel, (image, title, bold) in zip(panels, [*panels_shown, (clean, "clean", False)], strict=False):
         panel.axis("on")
         image = image if channel_axis is None else np.moveaxis(image, channel_axis, -1)
         canvas.show(panel, np.clip(image, 0, 1), size)
@@ -196,7 +205,7 @@ def _picture(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Fi
     return figure
 
 
-def _line(row: Row, source: Path, clean: Path | None, noise: float, seed: int, samples: int) -> dict[str, object]:
+def _csv_row(row: Row, source: Path, clean: Path | None, noise: float, seed: int, samples: int) -> dict[str, object]:
     return {
         "image": source.name,
         "method": row.method,

@@ -1,4 +1,4 @@
-"""``metricconv doctor``: what runs here, and why the rest does not."""
+"""``metricconv doctor``: diagnose the installation."""
 
 import importlib
 import warnings
@@ -15,7 +15,7 @@ from .._files import versions
 from .._torchvision import TorchvisionError, import_torchvision
 from .console import results
 
-# What each extra brings, by the names under which it is imported.
+# Modules that each extra installs.
 EXTRAS = {
     "cpu": ("numba",),
     "images": ("matplotlib", "numpy", "rich", "skimage"),
@@ -27,17 +27,17 @@ EXTRAS = {
 
 
 def doctor_command() -> None:
-    """Say what runs here, and why the rest does not.
+    """Diagnose the installation.
 
-    Versions, devices, engines and why one refuses, extras that are not installed or cannot be imported. Runs a small
-    metric convolution, forward and backward, and fails (exit code 1) if that goes wrong.
+    Prints versions, devices, backends and extras, each with the reason if unavailable. Runs a small metric convolution,
+    forward and backward; the exit code is 1 if it fails.
     """
     table = rich.table.Table(show_header=False, box=None)
     for name, value in (versions() | devices()).items():
         table.add_row(name, value)
     results.print(table)
-    engines = {engine.name: engine.missing for engine in mc.backend_report().engines}
-    _print_states("engine", "ready", engines)
+    backends = {backend.name: backend.missing for backend in mc.backend_report().engines}
+    _print_states("backend", "ready", backends)
     _print_states("extra", "installed", {name: lack(name, modules) for name, modules in EXTRAS.items()})
     device = "cuda" if torch.cuda.is_available() else "cpu"
     problem = trial(device)
@@ -48,7 +48,7 @@ def doctor_command() -> None:
 
 
 def lack(extra: str, modules: Iterable[str]) -> str | None:
-    """Return why an extra cannot be used, None if it can: its modules are imported, which may fail where they exist."""
+    """Return why an extra cannot be used, None if all its modules can be imported."""
     for module in modules:
         try:
             with warnings.catch_warnings():
@@ -61,13 +61,13 @@ def lack(extra: str, modules: Iterable[str]) -> str | None:
             return str(error)
         except ModuleNotFoundError as error:
             return f"{error.name} is not installed; pip install 'metricconv[{extra}]'"
-        except Exception as error:  # such as a compiled extension that was built for another Python
+        except Exception as error:  # such as a compiled extension built for another Python version
             return f"{module} cannot be imported ({' '.join(str(error).split())})"
     return None
 
 
 def devices() -> dict[str, str]:
-    """Return what torch computes on."""
+    """Return the number of threads and the GPU that torch uses."""
     found = {"threads": str(torch.get_num_threads())}
     if torch.cuda.is_available():
         found["GPU"] = f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
@@ -75,24 +75,24 @@ def devices() -> dict[str, str]:
         found["GPU"] = "Apple (MPS)"
     else:
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is a CPU build"
-        found["GPU"] = f"none that torch can use; {built}"
+        found["GPU"] = f"not available; {built}"
     return found
 
 
 def trial(device: str) -> str:
-    """Run a small layer; return what went wrong, or nothing."""
+    """Run a small layer forward and backward; return the error, empty if there is none."""
     try:
         layer = mc.nn.MetricConv2d(2, 3, 3, padding=1, device=device)
         x = torch.rand(1, 2, 8, 8, device=device, requires_grad=True)
         layer(x).square().sum().backward()
         finite = x.grad is not None and bool(torch.isfinite(x.grad).all())
-        return "" if finite else "its gradient is not finite"
-    except Exception as error:  # whatever it is, it is what the user came to hear
+        return "" if finite else "the gradient is not finite"
+    except Exception as error:  # the command reports any failure
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _print_states(what: str, well: str, lacks: dict[str, str | None]) -> None:
-    table = rich.table.Table(what, "state")
-    for name, missing in lacks.items():
-        table.add_row(name, Text(well, "green") if missing is None else Text(f"no: {missing}"))
+def _print_states(title: str, available: str, missing: dict[str, str | None]) -> None:
+    table = rich.table.Table(title, "state")
+    for name, reason in missing.items():
+        table.add_row(name, Text(available, "green") if reason is None else Text(f"not available: {reason}"))
     results.print(table)

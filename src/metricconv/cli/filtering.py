@@ -1,4 +1,4 @@
-"""``metricconv filter``: pictures in, filtered pictures out."""
+"""``metricconv filter``: filter an image or a folder of images."""
 
 import inspect
 from collections.abc import Callable
@@ -18,95 +18,95 @@ from rich.progress import (
 )
 
 from .. import filters
-from .._knobs import spread
-from . import images
-from .console import console, say, say_error
-from .errors import UserError, lack_of_memory
-from .knobs import FileKnobs, FilterKnobs
+from .._errors import UserError, out_of_memory_as_user_error
+from .._options import expand_options
+from ..io import images
+from .console import console, print_error, print_line
 from .mounts import load
+from .options import FilterOptions, ImageFileOptions
 
 TileOption = Annotated[
     int | None,
     typer.Option(
         "--tile",
         min=16,
-        help="Filter in tiles of so many pixels a side, for pictures larger than memory: .zarr (always: 1024), .tif or "
-        ".npy.",
+        help="Side length of tiles in pixels, for .zarr, .tif or .npy larger than memory. Default: 1024 for .zarr, "
+        "no tiles for other files.",
         rich_help_panel="Files",
     ),
 ]
 
 
-@spread
+@expand_options
 def filter_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A picture, array or folder.", show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)],
     output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Its file, or a folder for a folder.", show_default=False)
+        Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
     ],
-    chosen: FilterKnobs,
-    files: FileKnobs,
+    filter_options: FilterOptions,
+    files: ImageFileOptions,
     tile: TileOption = None,
 ) -> None:
-    """Smooth a picture: the mean over what each pixel looks at.
+    """Smooth an image by averaging over metric unit balls.
 
-    A pixel looks at the unit ball of a metric that is read off the picture, or at a rival's support.
+    The metric is computed from the image. Baselines average over other supports: box, dilated, interpolated, random.
 
-    IN is a PNG, TIFF, JPEG or other image, an array (.npy, .zarr), or a folder of images; grey or colour, 8 or 16 bits
-    or floats, an image or a volume. OUT keeps the depth (but for 1 bit, which becomes 8), the opacity and the colour
-    profile of IN. A .zarr is filtered in tiles, which go from .zarr, .tif or .npy to one of these.
+    IN is an image (PNG, TIFF, JPEG, …), an array (.npy, .zarr) or a folder of images; grey or color, 8 or 16 bits or
+    floats, 2-D or a volume. OUT keeps the bit depth (1 bit becomes 8), alpha channel and color profile of IN. Tiles can
+    be read from and written to .zarr, .tif and .npy; a .zarr is always filtered in tiles.
 
-    Unless given, ι, α and σ are 0.1, 100 and 0 for the gradient metric, 0.05, 10 and 1.5 for edge, 0.2, 10 and 1 for
-    structure.
+    Defaults of --iota, --alpha and --scale: 0.1, 100, 0 for gradient; 0.05, 10, 1.5 for edge; 0.2, 10, 1 for structure.
 
     * `metricconv filter noisy.png smooth.png`
     * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
     * `metricconv filter scans/ smooth/ --method geodesic`
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
-    * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024`: larger than memory
+    * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
     """
-    chosen.keywords()  # refuses what does not fit together, before anything is read
+    filter_options.keywords()  # raises for invalid combinations before anything is read
     if tile is not None or images.is_zarr(source) or images.is_zarr(output):
-        tiled = load("metricconv.cli.tiled", "large")
+        tiled_filter = load("metricconv.cli.tiled_filter", "large")
         with _bar() as progress:
-            tiled.filter_tiled(source, output, chosen, files, tile or 1024, progress)
-        say(f"wrote {output}")
+            tiled_filter.filter_tiled(source, output, filter_options, files, tile or 1024, progress)
+        print_line(f"wrote {output}")
     elif source.is_dir():
-        filter_folder(source, output, chosen, files)
+        filter_folder(source, output, filter_options, files)
     else:
         images.check_output(output, force=files.force, inputs=(source,))
         with _bar() as progress:
             task = progress.add_task(f"filtering {source.name}", total=None)
-            filter_file(source, output, chosen, files, partial(_report, progress, task))
-        say(f"wrote {output}")
+            filter_file(source, output, filter_options, files, partial(_report, progress, task))
+        print_line(f"wrote {output}")
 
 
 def filter_file(
     source: Path,
     output: Path,
-    chosen: FilterKnobs,
-    files: FileKnobs,
+    filter_options: FilterOptions,
+    files: ImageFileOptions,
     report: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Filter one picture; filters that can tell how far they are do so to ``report``, as rows done and all rows."""
-    function = getattr(filters, chosen.function)
-    told = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
-    with lack_of_memory(source):
-        picture = files.read(source)
-        images.check_format(output, picture)
-        chosen.check_reach(source, picture.spatial)
-        seen = picture.weighed()
-        values = picture.unweighed(function(seen.pixels, channel_axis=seen.channel_axis, **chosen.keywords(), **told))
+    """Filter one image. ``report`` receives the number of finished rows and of all rows, if the filter supports it."""
+    function = getattr(filters, filter_options.function)
+    progress = {"progress": report} if "progress" in inspect.signature(function).parameters else {}
+    with out_of_memory_as_user_error(source):
+        image = files.read(source)
+        images.check_format(output, image)
+        filter_options.check_fits(source, image.spatial)
+        colors = image.premultiplied()
+        means = function(colors.pixels, channel_axis=colors.channel_axis, **filter_options.keywords(), **progress)
+        values = image.unpremultiplied(means)
         images.check_result(source, values)
-        images.write(output, picture.with_values(values), force=files.force)
+        images.write(output, image.with_values(values), force=files.force)
 
 
-def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKnobs) -> None:
-    """Filter all pictures of a folder; one that fails does not stop the others, but the command fails in the end."""
+def filter_folder(source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions) -> None:
+    """Filter all images of a folder; failures do not stop the others, but the exit code is 1."""
     found = sorted(path for path in source.iterdir() if path.suffix.lower() in images.SUFFIXES and path.is_file())
     if not found:
-        raise UserError(f"{source}: no pictures ({' '.join(images.SUFFIXES)}) in this folder")
+        raise UserError(f"{source}: contains no images ({' '.join(images.SUFFIXES)})")
     if not output.is_dir() and (output.exists() or output.suffix.lower() in images.SUFFIXES):
-        raise UserError(f"{output}: must be a folder, as IN is one")
+        raise UserError(f"{output}: must be a folder because IN is one")
     for path in found:
         images.check_output(output / path.name, force=files.force, inputs=(path,))
     failed = 0
@@ -115,14 +115,14 @@ def filter_folder(source: Path, output: Path, chosen: FilterKnobs, files: FileKn
         for path in found:
             progress.update(task, description=path.name)
             try:
-                filter_file(path, output / path.name, chosen, files)
+                filter_file(path, output / path.name, filter_options, files)
             except (UserError, ValueError, OSError) as error:
                 failed += 1
-                # An error of a disk may name no file, or one that stands for this only until it is whole.
+                # An OSError may name no file, or a temporary one.
                 named = UserError(f"{path}: {error.strerror or error}") if isinstance(error, OSError) else error
-                say_error(named, progress.console)
+                print_error(named, progress.console)
             progress.advance(task)
-    say(f"wrote {len(found) - failed} of {len(found)} pictures to {output}")
+    print_line(f"wrote {len(found) - failed} of {len(found)} images to {output}")
     if failed:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""Commands that live elsewhere, loaded when they are called: ``reproduce``, ``report``, ``bench``, ``explore``."""
+"""Commands of other packages, imported when called: ``reproduce``, ``report``, ``bench``, ``explore``."""
 
 import importlib
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from .console import say
-from .errors import UserError
+from .._errors import UserError
+from .console import print_line
 
-# Each has an ``app`` of typer commands.
+# Modules with a typer ``app``.
 EXPERIMENTS = (
     "metricconv.experiments.denoising.commands",
     "metricconv.experiments.classification.commands",
@@ -18,16 +18,16 @@ EXPERIMENTS = (
 )
 REPORT = "metricconv.experiments.report"
 
-# All arguments, --help too, go to the command as they are.
+# All arguments, including --help, are passed on unchanged.
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def reproduce_command(context: typer.Context) -> None:
-    """Run an experiment of the paper again; `metricconv reproduce --help` lists them."""
+    """Run an experiment of the paper; `metricconv reproduce --help` lists them."""
     commands = typer.Typer(
-        no_args_is_help=True, add_completion=False, help="The paper's experiments: a row of a table is a command."
+        no_args_is_help=True, add_completion=False, help="Experiments of the paper, one command per table row."
     )
-    commands.callback()(lambda: None)  # so that even a single experiment is called by its name
+    commands.callback()(lambda: None)  # so that a single experiment is still called by its name
     missing = []
     for name in EXPERIMENTS:
         try:
@@ -37,7 +37,7 @@ def reproduce_command(context: typer.Context) -> None:
     if len(missing) == len(EXPERIMENTS):
         raise UserError(missing[0])
     for text in missing:
-        say(f"note: {text}", style="dim")
+        print_line(f"note: {text}", style="dim")
     try:
         commands(context.args, prog_name="metricconv reproduce")
     except ModuleNotFoundError as error:  # commands import Lightning only when they train
@@ -45,36 +45,38 @@ def reproduce_command(context: typer.Context) -> None:
 
 
 def report_command(context: typer.Context) -> None:
-    """Write the tables and figures of experiments anew, from the CSVs that they have left."""
+    """Regenerate the tables and figures of experiments from their CSV files."""
     commands = typer.Typer(add_completion=False)
     commands.registered_commands += load(REPORT, "experiments").app.registered_commands
     commands(context.args, prog_name="metricconv report")
 
 
 def bench_command(context: typer.Context) -> None:
-    """Measure the engines on this machine, correctness first."""
+    """Benchmark the backends on this machine, after checking their correctness."""
     load("metricconv.bench.__main__", "images").main(context.args, "metricconv bench")
 
 
 def explore_command(
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of the local server; 0 for any free port.")
+    ] = 7860,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="A trained network whose layers' balls to see.")
+        Path | None, typer.Option("--checkpoint", help="Checkpoint of a trained network whose unit balls to show.")
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Open a page to play with: click a pixel and see its balls.
+    """Open an interactive page that shows the unit balls of a clicked pixel.
 
-    Move the metric's knobs, see the picture filtered, look into a trained network. It answers on this machine alone
-    (127.0.0.1), and asks nothing of any other.
+    It also shows the filtered image and the unit balls of a trained network as parameters change. The server listens
+    on 127.0.0.1 only and makes no network requests.
     """
     if checkpoint is not None and checkpoint.is_dir():
-        raise UserError(f"--checkpoint {checkpoint}: is a folder; name the file in it")
+        raise UserError(f"--checkpoint {checkpoint}: is a folder, expected a file")
     load("metricconv.app", "app").launch(port=port, checkpoint=checkpoint, browser=browser)
 
 
 def load(name: str, extra: str) -> ModuleType:
-    """Import a part of the library, or say in one line what it lacks."""
+    """Import a module of the library; raise a ``UserError`` that names the extra if a dependency is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -82,7 +84,7 @@ def load(name: str, extra: str) -> ModuleType:
 
 
 def _not_installed(name: str, error: ModuleNotFoundError, extra: str) -> UserError:
-    """Return the error for a part of the library that cannot be imported."""
+    """Return the error for a module that cannot be imported."""
     if (error.name or "").startswith("metricconv"):
         return UserError(f"{name} is not part of this installation of metricconv")
     return UserError(f"{name} needs {error.name}: pip install 'metricconv[{extra}]'")

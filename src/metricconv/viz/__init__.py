@@ -1,8 +1,8 @@
-"""See where it looks: unit balls, fields of metrics, supports side by side, receptive fields, GradCAM.
+"""Plots of unit balls, metric fields, supports, receptive fields and GradCAM.
 
-Drawn with matplotlib (the extra ``images``). Every ``plot_…`` takes the axes to draw on, or makes new ones with pyplot,
-and returns them: ``plot_unit_balls(…).figure.savefig("balls.pdf")``. Images are NumPy arrays (H, W) or (H, W, C), or
-tensors (H, W), (C, H, W) or (1, C, H, W). Points are (y, x) in pixels, as everywhere.
+Requires matplotlib (the extra ``images``). Each ``plot_…`` function draws on the given axes, or creates new ones with
+pyplot, and returns them: ``plot_unit_balls(…).figure.savefig("balls.pdf")``. Images are NumPy arrays (H, W) or
+(H, W, C), or tensors (H, W), (C, H, W) or (1, C, H, W). Points are (y, x) in pixels.
 """
 
 from .balls import Ball, plot_unit_balls, unit_balls

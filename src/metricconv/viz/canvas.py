@@ -1,4 +1,4 @@
-"""What all pictures share: colours, images, axes, points."""
+"""Helpers of all plots: colors, images, axes, points."""
 
 import itertools
 import math
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from .. import _checks
 
-# Of Okabe and Ito's colours, which those who see fewer colours can tell apart too.
+# Okabe and Ito's colors, distinguishable with color vision deficiency.
 ORANGE, SKY, GREEN, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#D55E00"
-# How high a line of a title is, in inches.
-_LINE = 0.15
+# Height of a line of text in inches.
+_LINE_HEIGHT = 0.15
 
-Picture = NDArray[Any] | Tensor
+ImageLike = NDArray[Any] | Tensor
 Points = int | Sequence[Sequence[float]] | Tensor
 
 
@@ -31,19 +31,19 @@ def new_axes(
     title_lines: int = 1,
     label_lines: int = 0,
 ) -> NDArray[Any]:
-    """Make a figure of rows × columns axes, each ``height`` inches high and ``aspect`` times as wide: an array of them.
+    """Create a figure; return its rows × columns axes, each ``height`` inches high and ``aspect`` times as wide.
 
-    A page's column is about 3.4 inches wide. There is room for titles above, and for labels at the left, of so many
-    lines.
+    A column of a paper is about 3.4 inches wide. Space is reserved for titles above and labels at the left of the given
+    numbers of lines.
     """
-    from matplotlib import pyplot as plt  # only here: it chooses a window system
+    from matplotlib import pyplot as plt  # imported here as it selects a GUI backend
 
-    size = (columns * height * aspect + _LINE * label_lines, rows * height + _LINE * (1 + title_lines))
+    size = (columns * height * aspect + _LINE_HEIGHT * label_lines, rows * height + _LINE_HEIGHT * (1 + title_lines))
     return plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained", dpi=150)[1]
 
 
-def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None) -> matplotlib.axes.Axes:
-    """Return the axes, or new ones of the image's shape."""
+def one_axes(axes: matplotlib.axes.Axes | None, image: ImageLike | None) -> matplotlib.axes.Axes:
+    """Return the axes; by default new ones with the aspect of the image."""
     if axes is not None:
         return axes
     height, width = (1, 1) if image is None else to_array(image).shape[:2]
@@ -51,13 +51,13 @@ def one_axes(axes: matplotlib.axes.Axes | None, image: Picture | None) -> matplo
 
 
 def inches(axes: matplotlib.axes.Axes) -> tuple[float, float]:
-    """Return how wide and high axes are."""
+    """Return the width and height of axes in inches."""
     box = axes.get_window_extent()
     return box.width / axes.figure.dpi, box.height / axes.figure.dpi
 
 
 def wrapped(text: str, width: float, fontsize: float) -> str:
-    """Break a text into lines of at most ``width`` inches: between words, or inside of one that is longer."""
+    """Break a text into lines of at most ``width`` inches, between words where possible."""
 
     def fits(line: str) -> bool:
         return len(line) < 2 or TextPath((0, 0), line, size=fontsize).get_extents().width <= 72 * width
@@ -76,15 +76,15 @@ def wrapped(text: str, width: float, fontsize: float) -> str:
 
 
 def most_lines(texts: Iterable[str]) -> int:
-    """Return the number of lines of the text that has most."""
+    """Return the maximum number of lines of the texts."""
     return max((text.count("\n") + 1 for text in texts if text), default=0)
 
 
-def to_array(image: Picture) -> NDArray[np.float64]:
-    """Return an image as floats (H, W) or (H, W, 3), integers scaled to at most 1.
+def to_array(image: ImageLike) -> NDArray[np.float64]:
+    """Return an image as floats (H, W) or (H, W, 3), integers divided by the maximum of their type.
 
-    A tensor has its channels first. Two channels, or more than three, are shown by their mean; but an array's fourth
-    is opacity and not shown.
+    Tensors have channels first. Two channels, or more than three, are averaged; the fourth channel of an array is taken
+    as opacity and ignored.
     """
     if isinstance(image, Tensor):
         tensor = image.detach().cpu()
@@ -109,8 +109,8 @@ def to_array(image: Picture) -> NDArray[np.float64]:
     return array if array.ndim == 2 or array.shape[-1] == 3 else array.mean(-1)
 
 
-def show(axes: matplotlib.axes.Axes, image: Picture | None, size: Sequence[int], alpha: float = 1.0) -> None:
-    """Show an image, in the range [0, 1] if it keeps to it; without one, an empty field of that size."""
+def show(axes: matplotlib.axes.Axes, image: ImageLike | None, size: Sequence[int], alpha: float = 1.0) -> None:
+    """Show an image, scaled to its own range if it exceeds [0, 1]; without an image, empty axes of that size."""
     if image is None:
         axes.set(xlim=(-0.5, size[1] - 0.5), ylim=(size[0] - 0.5, -0.5), aspect="equal")
     else:
@@ -120,22 +120,22 @@ def show(axes: matplotlib.axes.Axes, image: Picture | None, size: Sequence[int],
         array = array if array.ndim == 2 else (array - low) / max(high - low, 1e-12)
         axes.imshow(array, "gray", vmin=low, vmax=high, interpolation="nearest", alpha=alpha)
     axes.set(xticks=[], yticks=[])
-    axes.autoscale(False)  # what is drawn over it does not move the frame
+    axes.autoscale(False)  # overlays do not change the limits
 
 
 def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
-    """Return points (y, x) in an image of that size; a whole number n stands for the centres of n × n equal parts.
+    """Return points (y, x) in an image of that size; an integer n gives a grid of n × n distinct pixels.
 
-    There are no two of a pixel. A size of 1 stands for any, as that of a constant field.
+    A size of 1, that of a constant field, accepts any point.
     """
     if isinstance(points, int | np.integer):
         if points < 1:
-            raise ValueError(f"`points` (={points}) must be at least 1 along each side")
+            raise ValueError(f"`points` (={points}) must be at least 1")
         return lattice([int(points)] * 2, size)
     try:
         found = [tuple(map(float, point)) for point in points]
     except (TypeError, ValueError):
-        raise ValueError(f"`points` (={points!r}) must be a whole number, or points (y, x)") from None
+        raise ValueError(f"`points` (={points!r}) must be an integer or a list of points (y, x)") from None
     for point in found:
         if len(point) != 2 or not all(n == 1 or -0.5 <= p <= n - 0.5 for p, n in zip(point, size, strict=False)):
             raise ValueError(f"`points` must be (y, x) inside the image of size {tuple(size)}, got {point}")
@@ -145,10 +145,10 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
 
 
 def lattice(counts: Sequence[int], size: Sequence[int]) -> list[tuple[float, float]]:
-    """Return the pixels (y, x) in the centres of so many equal parts along each side, each pixel once."""
-    parts = [min(count, extent) for count, extent in zip(counts, size, strict=True)]
-    spread = [[math.floor((n + 0.5) / m * extent) for n in range(m)] for m, extent in zip(parts, size, strict=True)]
-    return [(float(y), float(x)) for y, x in itertools.product(*spread)]
+    """Return a regular grid of distinct pixels (y, x), with the given counts along each side."""
+    clipped = [min(count, extent) for count, extent in zip(counts, size, strict=True)]
+    indices = [[math.floor((n + 0.5) / m * extent) for n in range(m)] for m, extent in zip(clipped, size, strict=True)]
+    return [(float(y), float(x)) for y, x in itertools.product(*indices)]
 
 
 def named_layer(model: nn.Module, name: str) -> nn.Module:
@@ -160,7 +160,7 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
 
 
 def index(value: int, count: int, name: str) -> int:
-    """Return which of ``count`` is meant; a single one stands for all."""
+    """Check an index; if ``count`` is 1 (broadcast), any index gives 0."""
     if not _checks.is_whole(value) or value < 0 or 1 < count <= value:
         raise ValueError(f"`{name}` (={value!r}) must be at least 0 and less than {count}")
     return min(int(value), count - 1)

@@ -1,4 +1,4 @@
-"""A metric over a whole image: one of its qualities as colour, or all as a field of ellipses."""
+"""Plots of a metric field: one of its properties as colors, or ellipses on a grid."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ _LABELS = {
     "orientation": "direction of the long axis (°)",
     "asymmetry": "asymmetry ‖ω‖",
 }
-# Hue alone would be lost on some; these also run from dark to light, and "twilight" is as light at both its ends.
+# Color maps of varying lightness, readable with color vision deficiency; "twilight" is cyclic.
 MAPS = {"size": "cividis", "anisotropy": "magma", "orientation": "twilight", "asymmetry": "viridis"}
 
 
 @torch.no_grad()
 def plot_metric_field(
     metric: Metric,
-    image: canvas.Picture | None = None,
+    image: canvas.ImageLike | None = None,
     quantity: str = "ellipses",
     *,
     count: int = 16,
@@ -39,19 +39,19 @@ def plot_metric_field(
     image_index: int = 0,
     group: int = 0,
 ) -> matplotlib.axes.Axes:
-    """Draw a metric over the whole of an image.
+    """Plot a metric field over an image.
 
     Args:
-        metric: ``Riemannian`` or ``Randers``, on the image's grid or a coarser one.
-        image: what to draw over, if anything; colours are laid over it half transparent.
-        quantity: "ellipses" puts the ball's shape on a lattice of places, each made to fit and coloured by its true
-            size, with a dot where the pixel stands in it. As colours: "size", the radius of the disc of its area;
-            "anisotropy", its longest by its shortest axis; "orientation", the direction of its long axis, in degrees
-            from +x towards +y, fading where the ball is round; "asymmetry", ‖ω‖_{M⁻¹}.
-        count: ellipses along the longer side, at most one a pixel; along the other, as many as are as far apart.
-        axes: what to draw on; new ones if not given.
-        bar: whether to add a bar that explains the colours.
-        image_index, group: which image of the batch, and which metric group.
+        metric: ``Riemannian`` or ``Randers``, on the grid of the image or a coarser one.
+        image: background image, optional; colors are drawn over it half transparent.
+        quantity: "ellipses" draws unit balls on a grid, scaled to the same size and colored by their true size, with a
+            dot at the pixel. As colors: "size", the radius of the disc of equal area; "anisotropy", the ratio of the
+            longest to the shortest axis; "orientation", the direction of the long axis in degrees from +x towards +y,
+            transparent where balls are round; "asymmetry", ‖ω‖_{M⁻¹}.
+        count: number of ellipses along the longer side, at most one per pixel.
+        axes: axes to draw on. Default: new axes.
+        bar: whether to add a color bar.
+        image_index, group: index of the image in the batch, and of the metric group.
 
     >>> import metricconv as mc
     >>> image = torch.rand(1, 1, 32, 32)
@@ -70,24 +70,26 @@ def plot_metric_field(
     axes = canvas.one_axes(axes, image if image is not None else np.zeros(size))
     canvas.show(axes, image, size)
     if quantity == "ellipses":
-        colours = _ellipses(axes, metric, size, count)
+        mappable = _plot_ellipses(axes, metric, size, count)
     else:
-        colours = _colour(axes, metric, size, quantity, over=image is not None)
+        mappable = _plot_colors(axes, metric, size, quantity, over=image is not None)
     if bar:
         label = _LABELS["size" if quantity == "ellipses" else quantity]
-        ticks = _ticks(colours.norm, quantity)
-        drawn = axes.figure.colorbar(colours, ax=axes, label=label, fraction=0.046, pad=0.03, format="%g", ticks=ticks)
-        drawn.minorticks_off()
+        ticks = _ticks(mappable.norm, quantity)
+        color_bar = axes.figure.colorbar(
+            mappable, ax=axes, label=label, fraction=0.046, pad=0.03, format="%g", ticks=ticks
+        )
+        color_bar.minorticks_off()
     return axes
 
 
 def ball_radius(metric: Riemannian | Randers) -> Tensor:
-    """Return the radius of the disc of the unit ball's area, √(area/π), in pixels: (B, G, H, W)."""
+    """Return the radius √(area/π) of the disc with the area of the unit ball, in pixels: (B, G, H, W)."""
     return (metric.volume / torch.pi).sqrt()
 
 
-def ball_numbers(metric: Riemannian | Randers) -> dict[str, Tensor]:
-    """Return what describes a unit ball in numbers, by name, each (B, G, H, W)."""
+def ball_properties(metric: Riemannian | Randers) -> dict[str, Tensor]:
+    """Return the properties of unit balls by name, each (B, G, H, W)."""
     return {
         "reach (px)": metric.bounding_radius,
         "radius (px)": ball_radius(metric),
@@ -98,21 +100,21 @@ def ball_numbers(metric: Riemannian | Randers) -> dict[str, Tensor]:
 
 
 def orientation(metric: Riemannian | Randers) -> Tensor:
-    """Return the direction of the symmetric part's long axis, in degrees in (−90, 90], from +x to +y: (B, G, H, W).
+    """Return the direction of the long axis of M's ellipse, in degrees in (−90, 90], from +x to +y: (B, G, H, W).
 
     >>> long_down_right = Riemannian.needle(torch.tensor([1.0, 1.0]).view(1, 1, 2, 1, 1), 3.0, 1.0)
     >>> orientation(long_down_right).item()
     45.0
     """
     yy, yx, xx = metric.M.unbind(2)
-    # The long axis is the eigenvector of M's lesser eigenvalue.
+    # The long axis is the eigenvector of M's smaller eigenvalue.
     return torch.rad2deg(0.5 * torch.atan2(-2 * yx, yy - xx))
 
 
-def _colour(
+def _plot_colors(
     axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, quantity: str, over: bool
 ) -> ScalarMappable:
-    """Lay one of the metric's qualities over the image, as colours."""
+    """Draw one of the metric's properties over the image, as colors."""
     opacity: float | NDArray[Any] = 0.75 if over else 1.0
     if quantity == "orientation":
         values, norm = orientation(metric), Normalize(-90, 90)
@@ -128,36 +130,36 @@ def _colour(
     return ScalarMappable(norm, MAPS[quantity])
 
 
-def _ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
-    """Draw shapes on a lattice, each as large as its place, coloured by the ball's true size."""
+def _plot_ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
+    """Draw ellipses on a grid, scaled to fill their cells and colored by the true size of the ball."""
     counts = [min(max(round(count * n / max(size)), 1), n) for n in size]
     pixels = torch.tensor(canvas.lattice(counts, size), dtype=torch.float64)
     zoom = torch.tensor([n / m for n, m in zip(size, metric.spatial, strict=True)], dtype=torch.float64)
     local = metric.to(torch.float64).at(((pixels + 0.5) / zoom - 0.5).t()[None, :, :, None])
     outlines, middle = ellipses(local, 64)
     shapes = outlines - middle.unsqueeze(1)
-    room = 0.46 * min(n / m for n, m in zip(size, counts, strict=True))
-    shrink = room / shapes.abs().amax((1, 2))
+    radius_shown = 0.46 * min(n / m for n, m in zip(size, counts, strict=True))
+    shrink = radius_shown / shapes.abs().amax((1, 2))
     radii = ball_radius(local)[0, 0, :, 0]
-    colours = ScalarMappable(_range(radii), MAPS["size"])
+    mappable = ScalarMappable(_range(radii), MAPS["size"])
     for pixel, shape, factor, offset, radius in zip(pixels, shapes, shrink, middle, radii.tolist(), strict=True):
         outline = (pixel + factor * shape).flip(1)
-        colour = colours.to_rgba(radius)
-        axes.add_patch(Polygon(outline.tolist(), facecolor=colour, edgecolor="white", linewidth=0.4, alpha=0.9))
+        color = mappable.to_rgba(radius)
+        axes.add_patch(Polygon(outline.tolist(), facecolor=color, edgecolor="white", linewidth=0.4, alpha=0.9))
         axes.plot(*(pixel - factor * offset).flip(0).tolist(), ".", color="white", markersize=1.6, markeredgewidth=0)
-    return colours
+    return mappable
 
 
 def _range(values: Tensor, low: float | None = None) -> Normalize:
-    """Return a scale for positive values, logarithmic where they differ more than fivefold."""
+    """Return a normalization of positive values, logarithmic if they differ more than fivefold."""
     least, most = (float(values.min()) if low is None else low), float(values.max())
-    if most < 1.05 * least:  # as good as constant
+    if most < 1.05 * least:  # nearly constant
         least, most = (0.8 * least if low is None else low), 1.25 * least
     return LogNorm(least, most) if most > 5 * least else Normalize(least, most)
 
 
 def _ticks(norm: Any, quantity: str) -> list[float] | None:
-    """Return round numbers for a bar, where matplotlib would choose worse ones."""
+    """Return round tick values for the color bar; None for matplotlib's own."""
     if quantity == "orientation":
         return [-90, -45, 0, 45, 90]
     if not isinstance(norm, LogNorm):

@@ -1,9 +1,8 @@
-"""Where a deep unit really looks: the supports of all layers below it, composed.
+"""Receptive fields of deep units, by composing the supports of all layers below.
 
-A layer spreads the attention of a unit over its samples, evenly; so do ordinary convolutions, over their grid, and
-pooling. From the unit down to the image this is the adjoint of a network in which every layer takes the mean over its
-support: a twin of the model, with supports frozen at what they were for the image, norms and activations left out. It
-is followed through branches and residual connections as the model itself is.
+Each layer, adaptive or ordinary, distributes the contribution of a unit evenly over its samples. The receptive field is
+the gradient of an averaging network: a copy of the model in which every layer averages over its support, with supports
+fixed to those of the image and without norms and activations. Branches and residual connections are those of the model.
 """
 
 import contextlib
@@ -42,21 +41,21 @@ def receptive_field(
     *,
     adaptive: bool = True,
 ) -> Tensor:
-    """Return how much a unit looks at each pixel of the image, by composing the supports of the layers below it.
+    """Return the receptive field of a unit: the contribution of each pixel of the image.
 
-    Signs and sizes of weights do not count, nor does modulation: this is where the unit can look, not what it makes of
-    it. Layers must be convolutions (these or torch's), linear, norms, pooling, or have no parameters; functions between
-    them must let positive numbers pass, as ReLU and additions do.
+    Weights and modulation are replaced by averages: the result depends on the sampling locations only. Layers must be
+    convolutions (of this package or torch), linear, norms, pooling, or have no parameters; functions between them must
+    preserve positive values, as ReLU and addition do.
 
     Args:
         model: a network of ordinary and adaptive convolutions.
-        image: (1, C, H, W), its input.
-        point: (y, x), the unit's place in the output of ``layer``.
-        layer: the layer's name in ``model.named_modules()``; the model itself if not given.
-        adaptive: False to see the ordinary network instead, each adaptive layer on its grid.
+        image: (1, C, H, W), input of the model.
+        point: (y, x), position of the unit in the output of ``layer``.
+        layer: name of the layer in ``model.named_modules()``. Default: the model itself.
+        adaptive: False to replace each adaptive layer by an ordinary convolution.
 
     Returns:
-        (H, W), not negative, of sum 1.
+        (H, W), non-negative, with sum 1.
 
     >>> two = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
     >>> receptive_field(two, torch.zeros(1, 1, 5, 5), (2, 2))[2].mul(81).round()
@@ -66,23 +65,23 @@ def receptive_field(
         raise ValueError(f"`image` must be a tensor (1, C, H, W), got {getattr(image, 'shape', type(image).__name__)}")
     _checks.floating(image, "image")
     _checks.instance_of(model, nn.Module, "model")
-    seen: dict[str, list[Support]] = {}
-    watched = watch_supports(model, lambda name, support: seen.setdefault(name, []).append(support))
-    with torch.inference_mode(False), torch.no_grad(), _evaluating(model), watched:
+    recorded: dict[str, list[Support]] = {}
+    watched = watch_supports(model, lambda name, support: recorded.setdefault(name, []).append(support))
+    with torch.inference_mode(False), torch.no_grad(), _evaluation_mode(model), watched:
         model(image.clone())
-    reached: list[Tensor] = []
+    outputs: list[Tensor] = []
     with torch.inference_mode(False), torch.enable_grad():
-        twin = _twin(model, seen if adaptive else {})
-        module = twin if layer is None else canvas.named_layer(twin, layer)
-        handle = module.register_forward_hook(lambda module, args, output: reached.append(output))
+        averaging = _averaging_network(model, recorded if adaptive else {})
+        module = averaging if layer is None else canvas.named_layer(averaging, layer)
+        handle = module.register_forward_hook(lambda module, args, output: outputs.append(output))
         ones = torch.ones_like(image, requires_grad=True)
-        twin(ones)
+        averaging(ones)
         handle.remove()
-        unit = _unit(reached, point, layer)
-        (attention,) = torch.autograd.grad(unit, ones, allow_unused=True)
-    if attention is None or not float(attention.sum()):
-        raise ValueError(f"`layer` (={layer!r}) sees nothing of the image at `point` (={tuple(point)})")
-    density = attention[0].sum(0)
+        unit = _unit(outputs, point, layer)
+        (gradient,) = torch.autograd.grad(unit, ones, allow_unused=True)
+    if gradient is None or not float(gradient.sum()):
+        raise ValueError(f"`layer` (={layer!r}) does not depend on the image at `point` (={tuple(point)})")
+    density = gradient[0].sum(0)
     return density / density.sum()
 
 
@@ -95,28 +94,29 @@ def plot_receptive_field(
     axes: matplotlib.axes.Axes | None = None,
     parts: Sequence[float] = (0.5, 0.9),
 ) -> matplotlib.axes.Axes:
-    """Draw where a deep unit looks, over the image, beside where the same network of ordinary convolutions would.
+    """Plot the receptive field of a deep unit, compared with the same network of ordinary convolutions.
 
     Args:
         model, image, point, layer: as in ``receptive_field``.
-        axes: what to draw on; new ones if not given.
-        parts: each solid line encloses so much of the unit's attention; dashed ones are those of the ordinary network.
+        axes: axes to draw on. Default: new axes.
+        parts: fractions of the receptive field enclosed by contours, solid for the model, dashed for the
+            ordinary network.
     """
     if not all(0 < part < 1 for part in parts):
         raise ValueError(f"`parts` (={parts!r}) must lie between 0 and 1")
-    looked_at = receptive_field(model, image, point, layer).cpu().numpy()
+    field = receptive_field(model, image, point, layer).cpu().numpy()
     ordinary = receptive_field(model, image, point, layer, adaptive=False).cpu().numpy()
     axes = canvas.one_axes(axes, image)
-    canvas.show(axes, image, looked_at.shape, alpha=0.6)
+    canvas.show(axes, image, field.shape, alpha=0.6)
     clear = LinearSegmentedColormap.from_list("clear", [to_rgba(canvas.ORANGE, 0.0), to_rgba(canvas.ORANGE, 0.9)])
-    axes.imshow(np.sqrt(looked_at / looked_at.max()), clear, vmin=0, vmax=1, interpolation="bilinear")
+    axes.imshow(np.sqrt(field / field.max()), clear, vmin=0, vmax=1, interpolation="bilinear")
     _contours(axes, ordinary, parts, canvas.SKY, "dashed")
-    _contours(axes, looked_at, parts, canvas.VERMILLION, "solid")
+    _contours(axes, field, parts, canvas.VERMILLION, "solid")
     return axes
 
 
-class _Mean(nn.Module):
-    """An adaptive convolution that takes the mean over supports it was given, one each time that it looks."""
+class _UniformConv(nn.Module):
+    """An adaptive convolution with uniform weights and given supports, one per call."""
 
     def __init__(self, layer: AdaptiveConv, supports: Iterable[Support]) -> None:
         super().__init__()
@@ -134,41 +134,41 @@ class _Mean(nn.Module):
         return support_conv(x, next(self.supports), self.weight, backend="reference", **self.options)
 
 
-def _twin(model: nn.Module, seen: dict[str, list[Support]]) -> nn.Module:
-    """Return the network of means, to be run once; an adaptive layer that was not seen looks at its grid."""
-    supports = {id(model.get_submodule(name)): looks for name, looks in seen.items()}
+def _averaging_network(model: nn.Module, recorded: dict[str, list[Support]]) -> nn.Module:
+    """Return the averaging network, for one call; adaptive layers without recorded supports use their grid."""
+    supports = {id(model.get_submodule(name)): calls for name, calls in recorded.items()}
 
     def replaced(module: nn.Module) -> nn.Module | None:
         if isinstance(module, AdaptiveConv):
-            return _Mean(
+            return _UniformConv(
                 module, supports.get(id(module)) or itertools.repeat(Grid(module.kernel_size, module.dilation))
             )
         if isinstance(module, _NORMS) or _is_activation(module):
             return nn.Identity()
         if isinstance(module, _POOLS):
-            return _averaging(module)
+            return _average_pool(module)
         return None
 
-    swapped = {id(module): new for module in model.modules() if (new := replaced(module)) is not None}
-    # Placing the new modules in deepcopy's memory of what it has copied puts them wherever the old ones are.
-    twin = copy.deepcopy(model, dict(swapped)).eval()
-    for name, module in twin.named_modules():
+    replacements = {id(module): new for module in model.modules() if (new := replaced(module)) is not None}
+    # deepcopy takes modules found in its memo for copies, wherever they occur in the model.
+    network = copy.deepcopy(model, dict(replacements)).eval()
+    for name, module in network.named_modules():
         own = list(module.parameters(recurse=False))
         if own and not isinstance(module, _CONVOLUTIONS):
-            raise ValueError(f"`model` has a {type(module).__name__} ({name}), whose support is not known")
+            raise ValueError(f"`model` has a {type(module).__name__} ({name}), whose support is unknown")
         for parameter in own:
             parameter.requires_grad_(False)
             parameter.fill_(1 / parameter[0].numel() if parameter is module.weight else 0.0)
-    return twin
+    return network
 
 
 def _is_activation(module: nn.Module) -> bool:
-    """Return whether a layer is an activation, number by number: not attention, nor one that joins halves."""
-    among = type(module).__module__ == "torch.nn.modules.activation"
-    return among and not isinstance(module, nn.MultiheadAttention | nn.GLU)
+    """Return whether a layer is an elementwise activation: neither attention nor GLU."""
+    activation = type(module).__module__ == "torch.nn.modules.activation"
+    return activation and not isinstance(module, nn.MultiheadAttention | nn.GLU)
 
 
-def _averaging(pool: nn.Module) -> nn.Module:
+def _average_pool(pool: nn.Module) -> nn.Module:
     if isinstance(pool, nn.AdaptiveMaxPool2d):
         return nn.AdaptiveAvgPool2d(pool.output_size)
     assert isinstance(pool, nn.MaxPool2d)
@@ -176,8 +176,8 @@ def _averaging(pool: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back as it was."""
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation mode, and restore the mode of each module on exit."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -187,36 +187,36 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _unit(reached: list[Tensor], point: Point, layer: str | None) -> Tensor:
-    """Return the sum over channels of a layer's last output at one place."""
-    if not reached or not isinstance(reached[-1], Tensor) or reached[-1].dim() != 4:
-        raise ValueError(f"`layer` (={layer!r}) must give an output (B, C, H, W) when the model runs")
-    output = reached[-1]
+def _unit(outputs: list[Tensor], point: Point, layer: str | None) -> Tensor:
+    """Return the sum over channels of the last output at one position."""
+    if not outputs or not isinstance(outputs[-1], Tensor) or outputs[-1].dim() != 4:
+        raise ValueError(f"`layer` (={layer!r}) must return an output (B, C, H, W) in the forward pass")
+    output = outputs[-1]
     size = tuple(output.shape[2:])
-    place = point.tolist() if isinstance(point, Tensor | np.ndarray) else point
+    position = point.tolist() if isinstance(point, Tensor | np.ndarray) else point
     if not (
-        isinstance(place, Sequence)
-        and len(place) == 2
-        and all(_checks.is_whole(p) and 0 <= p < n for p, n in zip(place, size, strict=True))
+        isinstance(position, Sequence)
+        and len(position) == 2
+        and all(_checks.is_whole(p) and 0 <= p < n for p, n in zip(position, size, strict=True))
     ):
-        raise ValueError(f"`point` (={point!r}) must be two whole numbers (y, x) in the layer's output of size {size}")
-    return output[0, :, place[0], place[1]].sum()
+        raise ValueError(f"`point` (={point!r}) must be two integers (y, x) inside the layer's output of size {size}")
+    return output[0, :, position[0], position[1]].sum()
 
 
 def _contours(
-    axes: matplotlib.axes.Axes, density: NDArray[Any], parts: Sequence[float], colour: str, style: str
+    axes: matplotlib.axes.Axes, density: NDArray[Any], parts: Sequence[float], color: str, style: str
 ) -> None:
-    """Draw the lines that enclose given parts of a density, smoothed: strides leave it full of holes."""
-    density = skimage.filters.gaussian(density, 0.12 * _spread(density), mode="constant")
-    falling = np.sort(density, axis=None)[::-1]
-    total = np.cumsum(falling)
-    levels = sorted({float(falling[min(int(np.searchsorted(total, part)), len(total) - 1)]) for part in parts})
+    """Draw contours that enclose given fractions of a density, smoothed because strides leave holes in it."""
+    density = skimage.filters.gaussian(density, 0.12 * _standard_deviation(density), mode="constant")
+    descending = np.sort(density, axis=None)[::-1]
+    total = np.cumsum(descending)
+    levels = sorted({float(descending[min(int(np.searchsorted(total, part)), len(total) - 1)]) for part in parts})
     levels = [level for level in levels if 0 < level < density.max()]
     if levels:
-        axes.contour(density, levels, colors=colour, linestyles=style, linewidths=1.1)
+        axes.contour(density, levels, colors=color, linestyles=style, linewidths=1.1)
 
 
-def _spread(density: NDArray[Any]) -> float:
+def _standard_deviation(density: NDArray[Any]) -> float:
     """Return the standard deviation of a density, in pixels, over both axes."""
     y, x = np.indices(density.shape)
     total = density.sum()

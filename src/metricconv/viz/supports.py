@@ -1,4 +1,4 @@
-"""The supports of a pixel side by side: where each kind of convolution looks."""
+"""The supports of different convolutions at one pixel, side by side."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,48 +15,48 @@ from ..supports import Deformable, GeodesicBall, Grid, Shifted, Support, Tangent
 from . import canvas
 from .balls import COLOURS, Ball, ball_kind, draw_ball, in_field, unit_balls
 
-# A metric whose balls are a few pixels large, lean, and bend: made to be seen.
+# An example metric with visible asymmetric and curved balls of a few pixels.
 _EXAMPLE_METRIC = partial(gradient_metric, iota=0.07, alpha=6.0, eps_omega=0.6, scale=1.5)
 
 
 def plot_supports(
-    image: canvas.Picture,
+    image: canvas.ImageLike,
     point: Sequence[float],
     supports: Mapping[str, Support] | None = None,
     *,
     axes: Sequence[matplotlib.axes.Axes] | None = None,
     margin: float = 2.0,
 ) -> list[matplotlib.axes.Axes]:
-    """Draw where a pixel looks, one panel for each support: standard, dilated, shifted, deformable and unit balls.
+    """Plot the sampling locations of a pixel, one panel per support.
 
-    Beside the samples, each panel shows the unit ball: that of the support's own metric, or, in green, of the Randers
-    metric whose ball passes nearest to its outermost samples. All panels show the same part of the image.
+    Each panel also shows the unit ball of the support's metric; in green, that of the Randers metric fitted to the
+    outermost samples. All panels show the same part of the image.
 
     Args:
-        image: what to draw over.
-        point: (y, x), the pixel of the image.
-        supports: by name; those of ``example_supports(image)`` if not given. One coarser than the image, as that of a
+        image: background image.
+        point: (y, x), pixel of the image.
+        supports: supports by name. Default: ``example_supports(image)``. A support coarser than the image, as that of a
             strided layer, is stretched to its size.
-        axes: one for each support; a new row if not given.
-        margin: pixels to show around the farthest sample.
+        axes: one per support. Default: a new row.
+        margin: pixels shown around the farthest sample.
 
     Returns:
         The axes, in the order of the supports.
     """
-    chosen = example_supports(image) if supports is None else dict(supports)
-    if not chosen:
+    supports = example_supports(image) if supports is None else dict(supports)
+    if not supports:
         raise ValueError("`supports` must not be empty")
     if not isinstance(margin, int | float) or not 0 <= margin < math.inf:
         raise ValueError(f"`margin` (={margin!r}) must be finite and at least 0")
     size = canvas.to_array(image).shape[:2]
-    fields = {name: in_field(support, [point], size) for name, support in chosen.items()}
-    balls = {name: unit_balls(chosen[name], where)[0] for name, (where, _) in fields.items()}
-    if axes is not None and len(axes) != len(chosen):
-        raise ValueError(f"`axes` must be one for each of the {len(chosen)} supports, got {len(axes)}")
-    titles = {name: canvas.wrapped(name, 1.6 if axes is None else canvas.inches(axes[0])[0], 9) for name in chosen}
+    fields = {name: in_field(support, [point], size) for name, support in supports.items()}
+    balls = {name: unit_balls(supports[name], position)[0] for name, (position, _) in fields.items()}
+    if axes is not None and len(axes) != len(supports):
+        raise ValueError(f"`axes` must have {len(supports)} entries, one per support, got {len(axes)}")
+    titles = {name: canvas.wrapped(name, 1.6 if axes is None else canvas.inches(axes[0])[0], 9) for name in supports}
     lines = canvas.most_lines(titles.values())
-    panels = list(canvas.new_axes(1, len(chosen), height=1.7, title_lines=lines)[0] if axes is None else axes)
-    kinds = {name: ball_kind(support, fitted="fitted") for name, support in chosen.items()}
+    panels = list(canvas.new_axes(1, len(supports), height=1.7, title_lines=lines)[0] if axes is None else axes)
+    kinds = {name: ball_kind(support, fitted="fitted") for name, support in supports.items()}
     reach = margin + max(_reach(ball, fields[name][1], kinds[name]) for name, ball in balls.items())
     y, x = map(float, point)
     for panel, (name, ball) in zip(panels, balls.items(), strict=True):
@@ -70,12 +70,12 @@ def plot_supports(
 
 @torch.no_grad()
 def example_supports(
-    image: canvas.Picture, kernel_size: int = 5, metric: Metric | None = None, seed: int = 0
+    image: canvas.ImageLike, kernel_size: int = 5, metric: Metric | None = None, seed: int = 0
 ) -> dict[str, Support]:
     """Return the six supports of the paper's overview for an image, each of kernel_size² samples.
 
-    The balls are those of ``metric``, or of a gradient metric with drift; the shifted grid stands where their centres
-    are; the deformable one is displaced at random, as before any learning.
+    The balls are those of ``metric``, by default a gradient metric with drift; the shifted grid is centered at the
+    center of the tangent ball; the deformable support has random offsets, as before training.
 
     >>> list(example_supports(torch.rand(16, 16)))
     ['standard', 'dilated', 'shifted', 'deformable', 'unit tangent ball', 'unit geodesic ball']
@@ -86,22 +86,24 @@ def example_supports(
     _checks.instance_of(metric, Metric, "metric")
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(1, 1, kernel_size**2, 2, *x.shape[2:], generator=generator, dtype=x.dtype, device="cpu")
-    even = smoothed(metric)  # as a geodesic ball sees it
+    smooth = smoothed(metric)  # as in a geodesic ball
     stencil = stencils.onion(kernel_size)
     return {
         "standard": Grid(kernel_size),
         "dilated": Grid(kernel_size, dilation=2),
-        "shifted": Shifted(even.zermelo()[1] if isinstance(even, Randers) else x.new_zeros(1, 1, 2, 1, 1), kernel_size),
+        "shifted": Shifted(
+            smooth.zermelo()[1] if isinstance(smooth, Randers) else x.new_zeros(1, 1, 2, 1, 1), kernel_size
+        ),
         "deformable": Deformable(3 * uniform - 1.5, kernel_size),
-        "unit tangent ball": TangentBall(even, stencil),
+        "unit tangent ball": TangentBall(smooth, stencil),
         "unit geodesic ball": GeodesicBall(metric, stencil, steps=8),
     }
 
 
 def _reach(ball: Ball, zoom: Tensor, kind: str) -> float:
-    """Return how far a ball and its samples go from their pixel, in pixels of the image.
+    """Return the maximum distance of a ball and its samples from the pixel, in pixels of the image.
 
-    Of a fitted ball it is the samples alone: few samples, or such along a line, leave open how large it is.
+    For fitted balls only samples count: few or collinear samples do not determine the size of the ball.
     """
     parts = [ball.outline] if kind != "fitted" or ball.samples is None else []
     points = torch.cat([*parts, *([] if ball.samples is None else [ball.samples])])

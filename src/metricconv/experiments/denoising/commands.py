@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..._knobs import spread
+from ..._options import expand_options as spread
 from ..errors import in_one_line
 from ..options import Accelerator, DataKnobs, Deterministic, Output, Strategy
 

@@ -1,4 +1,4 @@
-"""Files larger than memory, from the command line: the same picture, whatever the way."""
+"""Files filtered in tiles, compared with the whole image."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ import tifffile
 import zarr
 
 from metricconv import filters
-from metricconv.cli import images
 from metricconv.cli.app import run
+from metricconv.io import images
 
-KNOBS = ["-k", "3", "--metric", "edge", "--iota", "0.2", "--scale", "1.0", "--tile", "32"]
+OPTIONS = ["-k", "3", "--metric", "edge", "--iota", "0.2", "--scale", "1.0", "--tile", "32"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def pixels():
 
 @pytest.fixture
 def expected(pixels):
-    images.write(Path("whole.png"), images.Picture(pixels))
-    assert run(["filter", "whole.png", "filtered.png", *KNOBS[:-2]]) == 0
+    images.write(Path("whole.png"), images.ImageData(pixels))
+    assert run(["filter", "whole.png", "filtered.png", *OPTIONS[:-2]]) == 0
     return images.read(Path("filtered.png")).pixels
 
 
@@ -48,24 +48,24 @@ def load(path):
 
 @pytest.mark.parametrize("source", ["in.zarr", "in.tif", "in.npy"])
 @pytest.mark.parametrize("output", ["out.zarr", "out.tif", "out.npy"])
-def test_tiles_make_the_same_picture(pixels, expected, source, output):
+def test_tiled_result_equals_whole_image(pixels, expected, source, output):
     save(source, pixels)
-    assert run(["filter", source, output, *KNOBS]) == 0
+    assert run(["filter", source, output, *OPTIONS]) == 0
     found = load(output)
     assert found.dtype == np.uint16 and np.abs(found.astype(int) - expected).max() <= 1
     assert not [p for p in Path().iterdir() if p.name.startswith(".")]
 
 
-def test_colour_stays_colour(pixels):
-    colour = np.dstack([pixels[:60, :80] // n for n in (1, 2, 3)])
-    tifffile.imwrite("in.tif", colour, photometric="rgb")
+def test_tiled_rgb_tiff_stays_rgb(pixels):
+    color = np.dstack([pixels[:60, :80] // n for n in (1, 2, 3)])
+    tifffile.imwrite("in.tif", color, photometric="rgb")
     assert run(["filter", "in.tif", "out.tif", "-m", "box", "-k", "3", "--tile", "32"]) == 0
     found = images.read(Path("out.tif"))
     assert found.channel_axis == 2
-    assert np.array_equal(found.pixels, np.rint(65535 * filters.box_filter(colour, 3, channel_axis=-1)))
+    assert np.array_equal(found.pixels, np.rint(65535 * filters.box_filter(color, 3, channel_axis=-1)))
 
 
-def test_a_zarr_needs_no_option(pixels):
+def test_zarr_is_tiled_by_default(pixels):
     zarr.save("in.zarr", pixels)
     assert run(["filter", "in.zarr", "out.zarr", "-m", "box", "-k", "3"]) == 0
     assert np.array_equal(zarr.load("out.zarr"), np.rint(65535 * filters.box_filter(pixels, 3)))
@@ -76,34 +76,34 @@ def test_a_zarr_needs_no_option(pixels):
     [
         (["filter", "nowhere.zarr", "out.zarr"], "no such file"),
         (["filter", "group.zarr", "out.zarr"], "group.zarr/first"),
-        (["filter", "in.zarr", "out.zarr", "-m", "random"], "is not there for tiles"),
+        (["filter", "in.zarr", "out.zarr", "-m", "random"], "not supported for tiles"),
         (["filter", "in.zarr", "out.zarr", "--tile", "30"], "a multiple of 16"),
-        (["filter", "in.zarr", "out.png"], "tiles are written to .zarr"),
-        (["filter", "in.zarr", "there.zarr"], "there.zarr: exists"),
+        (["filter", "in.zarr", "out.png"], "tiles can only be written to .zarr"),
+        (["filter", "in.zarr", "there.zarr"], "there.zarr: already exists"),
         (["filter", "broken.zarr", "out.zarr"], "cannot be read in tiles"),
-        (["filter", "wide.zarr", "out.zarr"], "more than 1 GB"),
-        (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: of no use with tiles"),
-        (["filter", "photo.png", "out.zarr"], "tiles are read from .zarr"),
-        (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input in.zarr"),
-        (["filter", "link.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: lies inside of the input link.zarr"),
+        (["filter", "wide.zarr", "out.zarr"], "at most 1 GB"),
+        (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: has no effect on tiles"),
+        (["filter", "photo.png", "out.zarr"], "tiles can only be read from .zarr"),
+        (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: is inside the input in.zarr"),
+        (["filter", "link.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: is inside the input link.zarr"),
         (
             ["filter", "group.zarr/first", "group.zarr", "-f"],
-            "group.zarr: the input group.zarr/first lies inside of it",
+            "group.zarr: contains the input group.zarr/first",
         ),
-        (["filter", "in.zarr", "group.zarr", "-f"], "group.zarr: is a group or another folder, not an array"),
-        (["filter", "in.zarr", "mine.zarr", "-f"], "mine.zarr: is a group or another folder, not an array"),
+        (["filter", "in.zarr", "group.zarr", "-f"], "group.zarr: is a group or another folder, not a zarr array"),
+        (["filter", "in.zarr", "mine.zarr", "-f"], "mine.zarr: is a group or another folder, not a zarr array"),
     ],
 )
-def test_mistakes_are_one_line(pixels, arguments, words, capsys):
+def test_errors_are_one_line(pixels, arguments, words, capsys):
     zarr.save("in.zarr", pixels)
     zarr.open_group("group.zarr", mode="w").create_array("first", data=pixels)
     zarr.open_array("wide.zarr", mode="w", shape=(2**16, 2**16), chunks=(2**16, 2**16), dtype=np.uint8)
     Path("there.zarr").mkdir()
     Path("broken.zarr").mkdir()
     Path("mine.zarr").mkdir()
-    Path("mine.zarr/notes.txt").write_text("not an array")
+    Path("mine.zarr/notes.txt").write_text("not a zarr array")
     Path("link.zarr").symlink_to("in.zarr")
-    images.write(Path("photo.png"), images.Picture(pixels))
+    images.write(Path("photo.png"), images.ImageData(pixels))
     before = sorted(Path().rglob("*"))
     assert run(arguments) == 1
     error = capsys.readouterr().err.strip()
@@ -112,7 +112,7 @@ def test_mistakes_are_one_line(pixels, arguments, words, capsys):
 
 
 @pytest.mark.parametrize("method", ["box", "tangent"])
-def test_a_file_that_is_cut_off_is_named(pixels, method, capsys):
+def test_truncated_file_is_named_in_error(pixels, method, capsys):
     tifffile.imwrite("in.tif", pixels, tile=(32, 32), compression="zlib")
     Path("in.tif").write_bytes(Path("in.tif").read_bytes()[:-9000])
     zarr.save("in.zarr", pixels)
@@ -126,26 +126,26 @@ def test_a_file_that_is_cut_off_is_named(pixels, method, capsys):
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"), [((0, 5), "is empty"), ((5,), "an array of shape (5,) is neither an image nor a volume")]
+    ("shape", "words"), [((0, 5), "is empty"), ((5,), "shape (5,) is neither an image nor a volume")]
 )
-def test_an_array_that_is_no_picture_is_named(shape, words, capsys):
+def test_arrays_of_wrong_shape_raise(shape, words, capsys):
     np.save("in.npy", np.zeros(shape))
     assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "3", "--tile", "32"]) == 1
     assert capsys.readouterr().err.strip() == f"error: in.npy: {words}"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_refused_by_the_name_of_the_file(value, capsys):
+def test_non_finite_pixels_raise(value, capsys):
     floats = np.zeros((70, 90), np.float32)
     floats[60, 80] = value
     np.save("in.npy", floats)
     for method in ("box", "tangent"):
         assert run(["filter", "in.npy", "out.npy", "-m", method, "-k", "3", "--tile", "32"]) == 1
-        assert capsys.readouterr().err.strip() == "error: in.npy: holds numbers that are not finite"
+        assert capsys.readouterr().err.strip() == "error: in.npy: contains NaN or infinite values"
     assert not Path("out.npy").exists()
 
 
-def test_force_replaces_a_whole_store(pixels):
+def test_force_replaces_zarr_store(pixels):
     zarr.save("in.zarr", pixels)
     zarr.save("out.zarr", np.zeros((3, 3)))
     assert run(["filter", "in.zarr", "out.zarr", "-m", "box", "-k", "3", "--force"]) == 0
@@ -154,7 +154,7 @@ def test_force_replaces_a_whole_store(pixels):
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the move", "after it"])
 @pytest.mark.parametrize("move", [0, 1, 2])
-def test_an_interrupt_leaves_the_old_store_or_the_new_one(pixels, move, late, monkeypatch):
+def test_interrupt_leaves_old_or_new_store(pixels, move, late, monkeypatch):
     zarr.save("a.zarr", pixels)
     command, moved, rename = ["filter", "a.zarr", "a.zarr", "-m", "box", "-k", "3", "--force"], [], Path.rename
 
@@ -175,19 +175,19 @@ def test_an_interrupt_leaves_the_old_store_or_the_new_one(pixels, move, late, mo
     assert [p.name for p in Path().iterdir()] == ["a.zarr"]
 
 
-def test_what_a_killed_run_moved_aside_is_put_back(pixels, capsys):
+def test_store_of_interrupted_run_is_restored(pixels, capsys):
     zarr.save(".a.zarr.old", pixels)
     zarr.save(".a.zarr.part", np.zeros((3, 3)))
     zarr.save("in.zarr", pixels)
     assert run(["filter", "in.zarr", "a.zarr", "-m", "box", "-k", "3"]) == 1
-    assert "a.zarr: exists" in capsys.readouterr().err
+    assert "a.zarr: already exists" in capsys.readouterr().err
     assert np.array_equal(zarr.load("a.zarr"), pixels)
     Path("a.zarr").rename(".a.zarr.old")
     assert run(["filter", "a.zarr", "b.zarr", "-m", "box", "-k", "1"]) == 0
     assert np.array_equal(zarr.load("b.zarr"), pixels)
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(pixels):
+def test_target_of_linked_store_is_replaced(pixels):
     zarr.save("there.zarr", pixels)
     Path("link.zarr").symlink_to("there.zarr")
     assert run(["filter", "link.zarr", "link.zarr", "-m", "box", "-k", "3", "--force"]) == 0
@@ -197,7 +197,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(pixels):
 
 @pytest.mark.parametrize("tile", [[], ["--tile", "16"]], ids=["whole", "tiled"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_white_of_64_bits_stays_white(dtype, tile):
+def test_64_bit_maximum_is_preserved(dtype, tile):
     white = np.full((40, 40), np.iinfo(dtype).max)
     np.save("in.npy", white)
     assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "1", *tile]) == 0

@@ -1,4 +1,4 @@
-"""The options of the filters and metrics, which several commands share."""
+"""Options of filters, metrics and files that commands share."""
 
 import dataclasses
 import functools
@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from .._errors import UserError
 from .._interpolation import PADDING_MODES
 from ..filters import METRICS
+from ..io import images
+from ..io.image_data import ImageData
 from ..metrics import Metric
 from ..stencils import STENCILS
-from . import images
-from .errors import UserError
-from .picture import Picture
 
 
 class Method(StrEnum):
-    """Where each pixel looks."""
+    """Filters, by the support that they average over."""
 
     tangent = "tangent"
     geodesic = "geodesic"
@@ -30,34 +30,38 @@ class Method(StrEnum):
     random = "random"
 
 
-# Names to choose from, which the library knows: mypy does not, so that a member is MetricName("edge").
+# Choices come from the library. mypy does not know them, so a member is written MetricName("edge").
 MetricName = StrEnum("MetricName", {name: name for name in METRICS})  # type: ignore[misc]
 StencilName = StrEnum("StencilName", {name: name for name in STENCILS})  # type: ignore[misc]
-# The default is shown first.
+# The help lists the default first.
 _MODES = sorted(PADDING_MODES, key=lambda mode: (mode != "reflect", mode))
 Padding = StrEnum("Padding", {mode: mode for mode in _MODES})  # type: ignore[misc]
 _REFLECT = Padding("reflect")
 
-_METRIC, _FILTER, _FILES = "The metric", "The filter", "Files"
+_FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
+_METRIC, _FILTER, _FILES = "Metric", "Filter", "Files"
 
 SamplesOption = Annotated[
-    int, typer.Option("--samples", "-k", min=1, max=101, help="k, for k² samples a pixel.", rich_help_panel=_FILTER)
+    int,
+    typer.Option(
+        "--samples", "-k", min=1, max=101, help="Kernel size k: k² samples per pixel.", rich_help_panel=_FILTER
+    ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is random (0).", rich_help_panel=_FILTER)
+    int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed. Default: 0.", rich_help_panel=_FILTER)
 ]
-InputArgument = Annotated[Path, typer.Argument(metavar="IN", help="The picture.", show_default=False)]
+InputArgument = Annotated[Path, typer.Argument(metavar="IN", help="Input image.", show_default=False)]
 
 
 @dataclasses.dataclass(frozen=True)
-class FileKnobs:
-    """How files are read, and whether they are replaced."""
+class ImageFileOptions:
+    """Options for reading and writing image files."""
 
     axes: Annotated[
         str | None,
         typer.Option(
             "--axes",
-            help="Of a .npy, .tif or .zarr: yx, yxc, cyx, zyx, zyxc or czyx (as the file says).",
+            help="Axis order of a .npy, .tif or .zarr: yx, yxc, cyx, zyx, zyxc or czyx. Default: that of the file.",
             rich_help_panel=_FILES,
         ),
     ] = None
@@ -66,32 +70,32 @@ class FileKnobs:
         typer.Option(
             "--max-pixels",
             min=1,
-            help=f"Refuse larger pictures ({images.MAX_PIXELS}); not in tiles.",
+            help=f"Maximum number of pixels per image, without tiles. Default: {images.MAX_PIXELS}.",
             rich_help_panel=_FILES,
         ),
     ] = None
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.", rich_help_panel=_FILES)] = (
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.", rich_help_panel=_FILES)] = (
         False
     )
 
-    def read(self, path: Path) -> Picture:
-        """Read a picture."""
+    def read(self, path: Path) -> ImageData:
+        """Read an image."""
         return images.read(path, self.axes, self.max_pixels or images.MAX_PIXELS)
 
 
-_LEAST_IOTA = 1e-12  # of whose cube, a volume's determinant, float32 still has a number
+_MIN_IOTA = 1e-12  # its cube, the determinant of a volume's metric, is still a normal float32
 
 
 @dataclasses.dataclass(frozen=True)
-class MetricKnobs:
-    """How to read a metric off an image; what is None keeps its default."""
+class MetricOptions:
+    """Parameters of the metric computed from the image; None means the default."""
 
     name: Annotated[
         MetricName | None,
         typer.Option(
             "--metric",
-            help="gradient: balls flat against edges (for tangent); edge: round, small at edges (for geodesic); "
-            "structure: along stripes.",
+            help="Metric computed from the image. gradient: ellipses elongated along edges; edge: discs that shrink at "
+            "edges; structure: ellipses along oriented texture. Default: edge for geodesic, else gradient.",
             rich_help_panel=_METRIC,
         ),
     ] = None
@@ -100,12 +104,12 @@ class MetricKnobs:
         typer.Option(
             "--iota",
             max=1e6,
-            help="ι, its scale: in flat regions a ball has radius 1/√ι pixels.",
+            help="Scale ι: in flat regions balls have radius 1/√ι pixels.",
             rich_help_panel=_METRIC,
         ),
     ] = None
     alpha: Annotated[
-        float | None, typer.Option("--alpha", max=1e6, help="α, how much edges count.", rich_help_panel=_METRIC)
+        float | None, typer.Option("--alpha", max=1e6, help="Edge sensitivity α.", rich_help_panel=_METRIC)
     ] = None
     scale: Annotated[
         float | None,
@@ -113,49 +117,51 @@ class MetricKnobs:
             "--scale",
             min=0.0,
             max=100.0,
-            help="σ, in pixels, at which the gradient is taken; 0 for Sobel.",
+            help="Standard deviation σ of the Gaussian derivative filter, in pixels; 0 for a Sobel filter.",
             rich_help_panel=_METRIC,
         ),
     ] = None
     eps_omega: Annotated[
         float | None,
         typer.Option(
-            "--eps-omega", help="ε_ω in (0, 1] (gradient): below 1, balls lean along edges.", rich_help_panel=_METRIC
+            "--eps-omega",
+            help="Symmetry ε_ω in (0, 1] of the gradient metric: below 1, balls are shifted along edges. Default: 1.",
+            rich_help_panel=_METRIC,
         ),
     ] = None
 
     @property
     def given(self) -> dict[str, object]:
-        """The options that were given, and their values."""
+        """The options that are not None, with their values."""
         options = {"--metric": self.name, "--iota": self.iota, "--alpha": self.alpha, "--scale": self.scale}
         return {key: value for key, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None}
 
     def check(self) -> None:
-        """Refuse numbers out of range, by the names of their options."""
+        """Check ranges; errors name the option."""
         if self.iota is not None and not self.iota > 0:
             raise UserError(f"--iota {self.iota:g}: must be positive")
-        if self.iota is not None and self.iota < _LEAST_IOTA:
-            raise UserError(f"--iota {self.iota:g}: must be at least {_LEAST_IOTA:g}, balls of a million pixels")
+        if self.iota is not None and self.iota < _MIN_IOTA:
+            raise UserError(f"--iota {self.iota:g}: must be at least {_MIN_IOTA:g} (balls of radius 1e6 pixels)")
         if self.alpha is not None and not self.alpha >= 0:
             raise UserError(f"--alpha {self.alpha:g}: must be at least 0")
         if self.eps_omega is not None and not 0 < self.eps_omega <= 1:
             raise UserError(f"--eps-omega {self.eps_omega:g}: must be in (0, 1]")
 
     def function(self, default: str, padding_mode: str) -> Callable[..., Metric]:
-        """Return the function from an image (1, C, *spatial) to its metric."""
+        """Return the function that computes the metric of an image (1, C, *spatial)."""
         self.check()
         name = self.name or default
         options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha}
         if name == "structure":
             if self.scale == 0:
-                raise UserError("--scale 0: the structure metric has no Sobel filter; it must be positive")
+                raise UserError("--scale 0: must be positive for the structure metric")
             options["noise_scale"] = self.scale
         else:
             options["scale"] = self.scale
         if name == "gradient":
             options["eps_omega"] = self.eps_omega
         elif self.eps_omega is not None:
-            raise UserError(f"--eps-omega: the {name} metric has no drift; choose --metric gradient")
+            raise UserError(f"--eps-omega {self.eps_omega:g}: not supported by --metric {name}, which has no drift")
         options = {key: value for key, value in options.items() if value is not None}
         if options.get("scale") == 0:
             options["scale"] = None
@@ -163,16 +169,23 @@ class MetricKnobs:
 
 
 @dataclasses.dataclass(frozen=True)
-class FilterKnobs:
-    """Which filter, and how; what is None keeps its default."""
+class FilterOptions:
+    """The filter and its parameters; None means the default."""
 
     method: Annotated[
-        Method, typer.Option("--method", "-m", help="Where each pixel looks.", rich_help_panel=_FILTER)
+        Method,
+        typer.Option(
+            "--method",
+            "-m",
+            help="Average over unit balls (tangent, geodesic) or a baseline support (box, dilated, …).",
+            rich_help_panel=_FILTER,
+        ),
     ] = Method.tangent
     samples: SamplesOption = 11
-    metric: MetricKnobs = MetricKnobs()
+    metric: MetricOptions = MetricOptions()
     stencil: Annotated[
-        StencilName | None, typer.Option("--stencil", help="How a ball is sampled (polar).", rich_help_panel=_FILTER)
+        StencilName | None,
+        typer.Option("--stencil", help="Sampling pattern of a ball. Default: polar.", rich_help_panel=_FILTER),
     ] = None
     steps: Annotated[
         int | None,
@@ -180,74 +193,82 @@ class FilterKnobs:
             "--steps",
             min=1,
             max=100,
-            help="Of the geodesics: more is finer (3 for k ≤ 5, else 4).",
+            help="Integration steps per geodesic. Default: 3 for k ≤ 5, otherwise 4.",
             rich_help_panel=_FILTER,
         ),
     ] = None
     size: Annotated[
         float | None,
-        typer.Option("--size", help="Pixels along its side: of box (k), of interpolated (5).", rich_help_panel=_FILTER),
+        typer.Option(
+            "--size",
+            help="Side length in pixels of box (default: k) or interpolated (default: 5).",
+            rich_help_panel=_FILTER,
+        ),
     ] = None
     dilation: Annotated[
         int | None,
-        typer.Option("--dilation", min=1, help="Pixels between samples of dilated (3).", rich_help_panel=_FILTER),
+        typer.Option(
+            "--dilation", min=1, help="Sample spacing of dilated, in pixels. Default: 3.", rich_help_panel=_FILTER
+        ),
     ] = None
-    centre: Annotated[
-        bool, typer.Option("--centre", help="Take the pixel itself as one more sample.", rich_help_panel=_FILTER)
+    center: Annotated[
+        bool, typer.Option("--center", help="Add the pixel itself to the samples of its ball.", rich_help_panel=_FILTER)
     ] = False
     padding: Annotated[
-        Padding, typer.Option("--padding", help="What stands past the border.", rich_help_panel=_FILTER)
+        Padding, typer.Option("--padding", help="Padding mode at image borders.", rich_help_panel=_FILTER)
     ] = _REFLECT
     seed: SeedOption = None
 
     @property
     def function(self) -> str:
-        """The name of the function in ``metricconv.filters``, and in ``metricconv.large``."""
+        """The name of the function in ``metricconv.filters`` and ``metricconv.large``."""
         return "random_deformable_filter" if self.method == Method.random else f"{self.method}_filter"
 
     def keywords(self) -> dict[str, Any]:
-        """Return its arguments, beside the image and the axis of its channels."""
+        """Return the arguments of the function other than ``image`` and ``channel_axis``."""
         self._check()
-        found: dict[str, Any] = {"padding_mode": self.padding.value}
+        arguments: dict[str, Any] = {"padding_mode": self.padding.value}
         match self.method:
             case Method.tangent | Method.geodesic:
                 default = "gradient" if self.method == Method.tangent else "edge"
-                found |= {"samples": self.samples, "centre": self.centre}
-                found["metric"] = self.metric.function(default, self.padding.value)
-                found |= {"stencil": self.stencil.value} if self.stencil else {}
-                found |= {"steps": self.steps} if self.steps is not None else {}
+                arguments |= {"samples": self.samples, "center": self.center}
+                arguments["metric"] = self.metric.function(default, self.padding.value)
+                arguments |= {"stencil": self.stencil.value} if self.stencil else {}
+                arguments |= {"steps": self.steps} if self.steps is not None else {}
             case Method.box:
-                found["size"] = self.samples if self.size is None else int(self.size)
+                arguments["size"] = self.samples if self.size is None else int(self.size)
             case Method.dilated:
-                found |= {"samples": self.samples} | ({"dilation": self.dilation} if self.dilation is not None else {})
+                arguments |= {"samples": self.samples} | (
+                    {"dilation": self.dilation} if self.dilation is not None else {}
+                )
             case Method.interpolated:
-                found |= {"samples": self.samples} | ({"size": self.size} if self.size is not None else {})
+                arguments |= {"samples": self.samples} | ({"size": self.size} if self.size is not None else {})
             case Method.random:
-                found |= {"samples": self.samples, "seed": self.seed or 0}
-        return found
+                arguments |= {"samples": self.samples, "seed": self.seed or 0}
+        return arguments
 
-    def check_reach(self, path: Path, spatial: tuple[int, ...]) -> None:
-        """Refuse steps and boxes larger than the picture."""
+    def check_fits(self, path: Path, spatial: tuple[int, ...]) -> None:
+        """Check that box and dilation are not larger than the image."""
         for option, value in (("--size", self.size), ("--dilation", self.dilation)):
             if value is not None and value > max(spatial):
                 size = " × ".join(map(str, spatial))
-                raise UserError(f"{option} {value:.12g}: must be at most {max(spatial)}, as {path} has {size} pixels")
+                raise UserError(f"{option} {value:.12g}: must be at most {max(spatial)} for {path} of {size} pixels")
 
     def _check(self) -> None:
-        """Refuse options that the method would not heed, and values that it cannot take."""
+        """Check that each option applies to the method, and its value."""
         balls = self.method in (Method.tangent, Method.geodesic)
-        unheeded = [] if balls else list(self.metric.given)
-        for option, given, heeded in (
+        unused = [] if balls else list(self.metric.given)
+        for option, given, applies in (
             ("--stencil", self.stencil is not None, balls),
-            ("--centre", self.centre, balls),
+            ("--center", self.center, balls),
             ("--steps", self.steps is not None, self.method == Method.geodesic),
             ("--size", self.size is not None, self.method in (Method.box, Method.interpolated)),
             ("--seed", self.seed is not None, self.method == Method.random),
             ("--dilation", self.dilation is not None, self.method == Method.dilated),
         ):
-            unheeded += [option] if given and not heeded else []
-        if unheeded:
-            raise UserError(f"{', '.join(unheeded)}: of no use with --method {self.method}")
+            unused += [option] if given and not applies else []
+        if unused:
+            raise UserError(f"{', '.join(unused)}: cannot be combined with --method {self.method}")
         if balls:
             self.metric.check()
             check_stencil(self.samples, self.stencil or "polar")
@@ -255,7 +276,7 @@ class FilterKnobs:
             self._check_interpolated()
         elif self.size is not None:
             if not self.size.is_integer():
-                raise UserError(f"--size {self.size}: a box has a whole number of pixels; interpolated takes any size")
+                raise UserError(f"--size {self.size}: must be an integer with --method box")
             _check_odd("--size", int(self.size))
         else:
             _check_odd("--samples", self.samples)
@@ -268,7 +289,7 @@ class FilterKnobs:
 
 
 def check_stencil(samples: int, stencil: str) -> None:
-    """Refuse a number of samples that balls cannot be sampled with."""
+    """Check that a stencil has a pattern of ``samples``² points."""
     if stencil != "polar":
         _check_odd("--samples", samples, f" with --stencil {stencil}")
     elif samples < 2:
@@ -277,4 +298,12 @@ def check_stencil(samples: int, stencil: str) -> None:
 
 def _check_odd(option: str, value: int, where: str = "") -> None:
     if value < 1 or value % 2 == 0:
-        raise UserError(f"{option} {value}: must be a positive odd number{where}, so that there is a central pixel")
+        raise UserError(f"{option} {value}: must be a positive odd number{where}")
+
+
+def check_figure_path(path: Path, *, force: bool, inputs: tuple[Path, ...]) -> None:
+    """Check that a figure can be written to ``path``."""
+    if path.suffix.lower() not in _FIGURE_SUFFIXES:
+        expected = " ".join(_FIGURE_SUFFIXES)
+        raise UserError(f"{path}: cannot write {path.suffix or 'a file without suffix'}, expected one of {expected}")
+    images.check_output(path, force=force, inputs=inputs)

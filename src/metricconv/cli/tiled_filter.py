@@ -1,0 +1,75 @@
+"""``metricconv filter`` in tiles, for images larger than memory (the extra ``large``)."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any, Self
+
+import dask.callbacks
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from .. import large
+from .._errors import UserError
+from ..io import images, tiled
+from ..io.image_data import to_dtype
+from .options import FilterOptions, ImageFileOptions
+
+
+def filter_tiled(
+    source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions, tile: int, progress: Progress
+) -> None:
+    """Filter an image in tiles of tile × tile pixels, which are read and written one by one."""
+    if not hasattr(large, filter_options.function):
+        raise UserError(f"--method {filter_options.method}: not supported for tiles")
+    if tile % tiled.TIFF_TILE_STEP:
+        raise UserError(f"--tile {tile}: must be a multiple of {tiled.TIFF_TILE_STEP}")
+    if files.max_pixels is not None:
+        raise UserError(f"--max-pixels {files.max_pixels}: has no effect on tiles")
+    tiled.check_paths(source, output, force=files.force)
+    with contextlib.ExitStack() as stack:
+        image = tiled.open_image(source, files.axes, stack)
+        tiled.check_format(output, image)
+        filter_options.check_fits(source, image.spatial)
+        colors = image.premultiplied()
+        pixels, channels = colors.pixels, colors.channel_axis
+        chunks = [-1 if channels is not None and a == channels % pixels.ndim else tile for a in range(pixels.ndim)]
+        pixels = pixels.rechunk(chunks)
+        with _TaskProgress(progress, "computing the largest ball"):
+            values = getattr(large, filter_options.function)(pixels, channel_axis=channels, **filter_options.keywords())
+        dtype = image.pixels.dtype
+        written_dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        filtered = image.unpremultiplied(values).map_blocks(_convert, source, dtype, dtype=written_dtype)
+        filtered = filtered.rechunk(chunks[: filtered.ndim])
+        with _TaskProgress(progress, f"filter_options {source}"):
+            tiled.write(output, dataclasses.replace(image, pixels=filtered), tile)
+
+
+def _convert(values: NDArray[Any], path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    images.check_result(path, values)
+    return to_dtype(values, dtype)
+
+
+class _TaskProgress(dask.callbacks.Callback):
+    """Progress bar of dask's finished tasks, out of all tasks started so far."""
+
+    def __init__(self, progress: Progress, description: str) -> None:
+        self.bar = progress
+        self.task = progress.add_task(description, total=None)
+        super().__init__(start_state=self._add_tasks, posttask=self._advance)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.bar.remove_task(self.task)
+
+    def _add_tasks(self, graph: Any, state: Any) -> None:
+        task = next(t for t in self.bar.tasks if t.id == self.task)
+        self.bar.update(self.task, total=(task.total or 0) + len(state["ready"]) + len(state["waiting"]))
+
+    def _advance(self, *task: Any) -> None:
+        self.bar.advance(self.task)

@@ -1,0 +1,1 @@
+"""Reading and writing of image and volume files, whole or in tiles (the extras ``cli`` and ``large``)."""
