@@ -68,20 +68,9 @@ def forward(x, params, stencil, weight, modulation, geometry, groups, out, start
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
                 compute_addresses(
-                    geometry,
-                    group_params,
-                    first,
-                    stencil,
-                    t,
-                    center,
-                    pixel_term,
-                    paths,
-                    address,
-                    upper_weight,
-                    weight_slope,
-                    side,
-                    n,
-                )
+                    geometry, group_params, first, stencil, t, center, pixel_term, paths, address, upper_weight,
+                    weight_slope, side, n,
+                )  # fmt: skip
                 sample = np.intp(stencil[t, INDEX])
                 for c in range(group * groups.per_metric, (group + 1) * groups.per_metric):
                     interpolate(x, c, 0, geometry.pitch[1], address, upper_weight, value, n)
@@ -91,10 +80,8 @@ def forward(x, params, stencil, weight, modulation, geometry, groups, out, start
                     if modulation.shape[1]:
                         for i in range(n):
                             value[0, i] *= modulation[group, sample, first + i]
-                    first_out, channel_in_group = (
-                        c // groups.in_per_group * groups.out_per_group,
-                        c % groups.in_per_group,
-                    )
+                    first_out = c // groups.in_per_group * groups.out_per_group
+                    channel_in_group = c % groups.in_per_group
                     for o in range(first_out, first_out + groups.out_per_group):
                         add_scaled(weight[o, channel_in_group, sample], value, 0, np.uint64(0), out, o, first, n)
 
@@ -123,23 +110,11 @@ def backward(
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
                 sides = compute_addresses(
-                    geometry,
-                    group_params,
-                    first,
-                    stencil,
-                    t,
-                    center,
-                    pixel_term,
-                    paths,
-                    address,
-                    upper_weight,
-                    weight_slope,
-                    side,
-                    n,
-                )
-                lattice = (
-                    classify_lattice(geometry, upper_weight, n) if needs_params_grad and sides > 0 else OFF_LATTICE
-                )
+                    geometry, group_params, first, stencil, t, center, pixel_term, paths, address, upper_weight,
+                    weight_slope, side, n,
+                )  # fmt: skip
+                needs_lattice = needs_params_grad and sides > 0
+                lattice = classify_lattice(geometry, upper_weight, n) if needs_lattice else OFF_LATTICE
                 if lattice == ON_LATTICE:
                     fill_neighbor_addresses(geometry, address, upper_weight, side, neighbors, n)
                 if grad_image.size:
@@ -167,17 +142,9 @@ def backward(
                     )
                     if t == last or direction_changes(stencil, t + 1):
                         backpropagate_direction(
-                            geometry,
-                            group_params,
-                            first,
-                            stencil,
-                            t,
-                            pixel_term,
-                            paths,
-                            grad_params[group],
-                            params_written,
-                            n,
-                        )
+                            geometry, group_params, first, stencil, t, pixel_term, paths, grad_params[group],
+                            params_written, n,
+                        )  # fmt: skip
 
 
 @compiled
@@ -211,11 +178,9 @@ def channel_backward(
     The strip starts at ``first`` of grad [C_out, N]. grad_position is [3, n]; the rows of work [5, n] are listed in
     plane_interpolation.py.
     """
-    first_out, channel_in_group, is_volume = (
-        c // groups.in_per_group * groups.out_per_group,
-        c % groups.in_per_group,
-        geometry.first_axis == 0,
-    )
+    first_out = c // groups.in_per_group * groups.out_per_group
+    channel_in_group = c % groups.in_per_group
+    is_volume = geometry.first_axis == 0
     pitch, column0, value_row = geometry.pitch[1], np.uint64(0), SAMPLE_VALUE if is_volume else SLICE_VALUE
     work[GRAD_SAMPLE] = 0
     for o in range(first_out, first_out + groups.out_per_group):

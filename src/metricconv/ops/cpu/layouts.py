@@ -103,16 +103,9 @@ class ChannelsLast:
         pixels = min(max(_TILE_VALUES // (samples * in_channels), _MIN_TILE_PIXELS), STRIP)
         per_metric = in_channels // args.metric_groups
         return tiles.TileLayout(
-            in_channels,
-            per_metric,
-            in_channels // groups,
-            out_channels // groups,
-            args.run_length,
-            depthwise,
-            channels_first,
-            pixels,
-            samples,
-        )
+            in_channels, per_metric, in_channels // groups, out_channels // groups, args.run_length, depthwise,
+            channels_first, pixels, samples,
+        )  # fmt: skip
 
     def _ordered_weight(self) -> Tensor:
         """Return the weights in the order of the stencil rows; [1, P, C] if depthwise."""

@@ -29,16 +29,12 @@ def forward(gemm, columns, x, params, stencil, weight, modulation, geometry, lay
     ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer; x [addresses, C], params [G, n,
     N], stencil [P, 7], modulation [G, P or 0, N], out [N, C_out] or, if ``layout.channels_first``, [C_out, N].
     """
-    strip, positions, blas = (
-        make_strip_buffers(geometry, x),
-        make_sample_buffers(x, params, layout),
-        make_blas_arguments(x),
-    )
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params, layout)
+    blas = make_blas_arguments(x)
     buffer = np.empty(layout.tile_pixels * layout.out_per_group, x.dtype)
-    pixels, samples = (
-        balanced_size(stop - start, layout.tile_pixels),
-        balanced_size(stencil.shape[0], layout.tile_samples),
-    )
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    samples = balanced_size(stencil.shape[0], layout.tile_samples)
     for first_pixel in range(start, stop, pixels):
         for first_sample in range(0, stencil.shape[0], samples):
             tile = Tile(
@@ -63,17 +59,13 @@ def backward(
     gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the addresses
     written.
     """
-    strip, positions, blas = (
-        make_strip_buffers(geometry, x),
-        make_sample_buffers(x, params, layout),
-        make_blas_arguments(x),
-    )
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params, layout)
+    blas = make_blas_arguments(x)
     grad_position = np.empty(positions.upper_weight.shape, x.dtype)
     needs_position_grad = needs_params_grad or grad_modulation.shape[1] > 0
-    pixels, samples = (
-        balanced_size(stop - start, layout.tile_pixels),
-        balanced_size(stencil.shape[0], layout.tile_samples),
-    )
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    samples = balanced_size(stencil.shape[0], layout.tile_samples)
     for first_pixel in range(start, stop, pixels):
         for first_sample in range(0, stencil.shape[0], samples):
             tile = Tile(
@@ -166,11 +158,9 @@ def gather_columns(x, modulation, stencil, geometry, layout, positions, columns,
     for k in range(tile.samples):
         for channel in range(0, layout.in_channels, layout.run_length):
             g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)
-            address, upper_y, upper_x = (
-                positions.address[k, g],
-                positions.upper_weight[k, g, 1],
-                positions.upper_weight[k, g, 2],
-            )
+            address = positions.address[k, g]
+            upper_y = positions.upper_weight[k, g, 1]
+            upper_x = positions.upper_weight[k, g, 2]
             for z_slice in range(2 if geometry.first_axis == 0 else 1):
                 fill_gain(modulation, stencil, g, k, tile, gain)
                 if geometry.first_axis == 0:
@@ -198,20 +188,16 @@ def scatter_columns_gradient(
     grad_columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
 ):
     """Add the gradients of a tile's samples to their corners, and extend the range of addresses written."""
-    image, run_length, row_length = (
-        grad_image.reshape(-1),
-        np.uint64(layout.run_length),
-        tile.samples * layout.in_per_group,
-    )
+    image = grad_image.reshape(-1)
+    run_length = np.uint64(layout.run_length)
+    row_length = tile.samples * layout.in_per_group
     gain, n = np.empty(STRIP, grad_image.dtype), np.uint64(tile.pixels)
     for k in range(tile.samples):
         for channel in range(0, layout.in_channels, layout.run_length):
             g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)
-            address, upper_y, upper_x = (
-                positions.address[k, g],
-                positions.upper_weight[k, g, 1],
-                positions.upper_weight[k, g, 2],
-            )
+            address = positions.address[k, g]
+            upper_y = positions.upper_weight[k, g, 1]
+            upper_x = positions.upper_weight[k, g, 2]
             extend_range(address, n, image_written)
             for z_slice in range(2 if geometry.first_axis == 0 else 1):
                 fill_gain(modulation, stencil, g, k, tile, gain)

@@ -56,9 +56,8 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs) -> tuple[Tensor | N
     tasks = _split(args, max(min(_TASKS, _MAX_WEIGHT_SUMS // max(layout.weight.size, 1)), 1))
     count = 1 + max(pixel_range.position for task in tasks for pixel_range in task)
     grad_image = _GradientBuffers(layout.x, count if needs[0] else 0)
-    grad_weight = np.zeros(
-        (len(tasks), *(layout.weight.shape if needs[1] else (0,) * layout.weight.ndim)), layout.x.dtype
-    )
+    weight_shape = layout.weight.shape if needs[1] else (0,) * layout.weight.ndim
+    grad_weight = np.zeros((len(tasks), *weight_shape), layout.x.dtype)
     grad_modulation = np.empty_like(modulation) if needs[2] else modulation[:, :, :0]
     # Geodesics read the field at any node. Other supports read it at the pixel, which belongs to one range only.
     is_geodesic = args.kind == "geodesic"
@@ -69,12 +68,8 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs) -> tuple[Tensor | N
             for pixel_range in tasks[index]:
                 b, start, stop, n = pixel_range
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
-                gradients = (
-                    *grad_image.buffer(n, b),
-                    grad_weight[index],
-                    grad_modulation[b],
-                    *grad_params.buffer(n if is_geodesic else 0, b),
-                )
+                image, params_buffer = grad_image.buffer(n, b), grad_params.buffer(n if is_geodesic else 0, b)
+                gradients = (*image, grad_weight[index], grad_modulation[b], *params_buffer)
                 layout.backward(*buffers, *shared, layout.y[b], needs[3], *gradients, start, stop)
 
     run_tasks(work, range(len(tasks)))

@@ -24,12 +24,12 @@ def fill_position_gradients(
     for k in range(tile.samples):
         for g in range(positions.address.shape[1]):
             fill_gain(modulation, stencil, g, k, tile, gain)
-            pixels = mark_samples_on_pixels(geometry, positions.upper_weight[k, g], on_pixel, n)
-            if pixels < tile.pixels:
+            marked = mark_samples_on_pixels(geometry, positions.upper_weight[k, g], on_pixel, n)
+            if marked < tile.pixels:
                 gradients_in_cells(
                     image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position
                 )
-            if pixels > 0:
+            if marked > 0:
                 gradients_at_pixels(
                     image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position,
                     grad_modulation.shape[1] > 0,
@@ -67,11 +67,9 @@ def gradients_at_pixels(
 
     ``value``, the gradient of the modulation, is exact up to the square of the tolerance.
     """
-    upper_weight, side, row_length = (
-        positions.upper_weight[k, g],
-        positions.side[k, g],
-        tile.samples * layout.in_per_group,
-    )
+    upper_weight = positions.upper_weight[k, g]
+    side = positions.side[k, g]
+    row_length = tile.samples * layout.in_per_group
     neighbors = np.empty(6, image.dtype)  # before and after the pixel along z, y and x
     zero, half = image.dtype.type(0), image.dtype.type(0.5)
     for i in range(tile.pixels):
@@ -154,12 +152,10 @@ def gradients_in_cells(
 
     At an integer coordinate, the neighbours outside of the cell along that axis belong to the central difference.
     """
-    upper_weight, side, row_length, n = (
-        positions.upper_weight[k, g],
-        positions.side[k, g],
-        tile.samples * layout.in_per_group,
-        np.uint64(tile.pixels),
-    )
+    upper_weight = positions.upper_weight[k, g]
+    side = positions.side[k, g]
+    row_length = tile.samples * layout.in_per_group
+    n = np.uint64(tile.pixels)
     is_volume, slice_weight = geometry.first_axis == 0, np.empty(STRIP, image.dtype)
     total, outer_total = np.empty((STRIP, 4), image.dtype), np.zeros((STRIP, 4), image.dtype)
     for z_slice in range(2 if is_volume else 1):
@@ -169,10 +165,8 @@ def gradients_in_cells(
             first = column_index(layout, tile, k, channel)
             for i in range(tile.pixels):
                 if not on_pixel[i]:
-                    corner, column = (
-                        corner_channel_starts(geometry, layout, positions.address[k, g, i], z_slice, channel),
-                        first + i * row_length,
-                    )
+                    corner = corner_channel_starts(geometry, layout, positions.address[k, g, i], z_slice, channel)
+                    column = first + i * row_length
                     add_corner_dots(image, grad_columns, layout.run_length, corner, np.uint64(column), total[i])
                     if side[1, i] != 0 or side[2, i] != 0:
                         corner = outer_corners(layout, geometry, corner, side[1, i], side[2, i])
@@ -235,11 +229,9 @@ def combine_corner_dots(z_slice, total, outer_total, gain, slice_weight, upper_w
 @compiled
 def add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, grad_position):
     """Add to the gradient along z the part of the central difference that lies in the slice outside of the cell."""
-    upper_weight, side, row_length = (
-        positions.upper_weight[k, g],
-        positions.side[k, g],
-        tile.samples * layout.in_per_group,
-    )
+    upper_weight = positions.upper_weight[k, g]
+    side = positions.side[k, g]
+    row_length = tile.samples * layout.in_per_group
     total = np.empty(4, image.dtype)
     for i in range(tile.pixels):
         if side[0, i] == 0 or on_pixel[i]:

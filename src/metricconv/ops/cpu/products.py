@@ -127,11 +127,9 @@ def accumulate_weight_gradient(gemm, blas, columns, grad, layout, grad_weight, t
             grad_weight[0, tile.first_sample : tile.first_sample + tile.samples],
         )
         return
-    inner, out_channels, transposed = (
-        tile.samples * layout.in_per_group,
-        layout.out_per_group,
-        1 if layout.channels_first else 0,
-    )
+    inner = tile.samples * layout.in_per_group
+    out_channels = layout.out_per_group
+    transposed = 1 if layout.channels_first else 0
     for group in range(grad_weight.shape[0]):
         a = columns[group * tile.pixels * inner :]
         b = grad.reshape(-1)[first_output_index(grad, layout, group, tile) :]
@@ -151,11 +149,9 @@ def columns_gradient(gemm, blas, grad, weight, layout, grad_columns, tile):
             grad_columns,
         )
         return
-    inner, out_channels, transposed = (
-        tile.samples * layout.in_per_group,
-        layout.out_per_group,
-        1 if layout.channels_first else 0,
-    )
+    inner = tile.samples * layout.in_per_group
+    out_channels = layout.out_per_group
+    transposed = 1 if layout.channels_first else 0
     for group in range(weight.shape[0]):
         a = grad.reshape(-1)[first_output_index(grad, layout, group, tile) :]
         b = weight[group, tile.first_sample * layout.in_per_group :].reshape(-1)

@@ -168,10 +168,8 @@ def offset_terms(geometry, stencil, t, axis):
     It is given as a constant, a factor, and the row of the array that the factor multiplies.
     """
     a, zero, one = stencil[t, axis], stencil.dtype.type(0), stencil.dtype.type(1)
-    half, row = (
-        stencil.dtype.type(geometry.half[axis]),
-        term_row(geometry.kind, stencil[t, INDEX], geometry.first_axis, axis),
-    )
+    half = stencil.dtype.type(geometry.half[axis])
+    row = term_row(geometry.kind, stencil[t, INDEX], geometry.first_axis, axis)
     if geometry.kind == BALL:
         return half, stencil[t, RADIUS] * a, row
     if geometry.kind == DILATED:

@@ -67,10 +67,10 @@ def corner_channel_starts(geometry, layout, address, z_slice, channel):
 
 
 @noalloc
-def scaled_corner_weights(up_y, up_x, gain):
+def scaled_corner_weights(upper_y, upper_x, gain):
     """Return the weights of the four corners times the gain."""
-    lower, right = gain * up_y, gain * up_x
-    diagonal = lower * up_x
+    lower, right = gain * upper_y, gain * upper_x
+    diagonal = lower * upper_x
     return gain - lower - right + diagonal, right - diagonal, lower - diagonal, diagonal
 
 
