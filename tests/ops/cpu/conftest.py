@@ -1,4 +1,4 @@
-"""NumPy's uninitialised memory poisoned as torch's is, so that an output left unwritten shows."""
+"""Fill the uninitialised memory of NumPy with NaN, as that of torch, so that unwritten outputs show."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 
 class _Poisoned:
-    """NumPy, with NaN in the memory it hands out."""
+    """NumPy with NaN in newly allocated arrays."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -22,7 +22,7 @@ class _Poisoned:
 @pytest.fixture(autouse=True)
 def _poisoned(poison: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    from metricconv.ops.cpu import bands, plans
+    from metricconv.ops.cpu import layouts, partition
 
-    for module in (bands, plans):  # where no kernel is compiled, which must find NumPy as it is
+    for module in (layouts, partition):  # modules without kernels: numba needs NumPy itself
         monkeypatch.setattr(module, "np", _Poisoned())

@@ -1,4 +1,4 @@
-"""The CPU kernels against the reference in float64: every support, padding mode, way and shape, and every gradient."""
+"""The CPU kernels agree with the float64 reference: supports, padding modes, channel layouts, shapes, all gradients."""
 
 import dataclasses
 
@@ -11,19 +11,19 @@ pytest.importorskip("numba")
 TOLERANCE = 1e-5
 
 
-@pytest.mark.parametrize("channels", [(6, 4), (16, 4)], ids=["planes", "rows"])
+@pytest.mark.parametrize("channels", [(6, 4), (16, 4)], ids=["few", "many"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_support_and_padding_mode(kind: str, mode: str, channels: tuple[int, int]) -> None:
+def test_all_supports_and_padding_modes_agree_with_reference(kind: str, mode: str, channels: tuple[int, int]) -> None:
     modulated = mode in ("border", "circular")
     check(Case(kind, mode, channels=channels, stride=(2, 1), modulated=modulated), TOLERANCE, backend="cpu")
 
 
-@pytest.mark.parametrize("channels", [(2, 3), (8, 3)], ids=["planes", "rows"])
+@pytest.mark.parametrize("channels", [(2, 3), (8, 3)], ids=["few", "many"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "geodesic"])  # which it traces in 2-D
-@pytest.mark.parametrize(("size", "kernel"), [((7,), (3,)), ((4, 3, 5), (3, 1, 3))], ids=["line", "volume"])
-def test_lines_and_volumes(
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "geodesic"])  # 2-D only
+@pytest.mark.parametrize(("size", "kernel"), [((7,), (3,)), ((4, 3, 5), (3, 1, 3))], ids=["1d", "3d"])
+def test_1d_and_3d_agree_with_reference(
     size: tuple[int, ...], kernel: tuple[int, ...], kind: str, mode: str, channels: tuple[int, int]
 ) -> None:
     padding = tuple(k // 2 for k in kernel)
@@ -32,32 +32,32 @@ def test_lines_and_volumes(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_anything_of_anything(seed: int) -> None:
+def test_random_problems_agree_with_reference(seed: int) -> None:
     check(random_case(seed, 24), 10 * TOLERANCE, backend="cpu")
 
 
-WAYS = {
+CASES = {
     "one channel": Case(channels=(1, 1), size=(9, 8), kernel=(5, 5), padding=2, modulated=True),
     "few to some": Case(channels=(3, 5), kernel=(1, 3), padding=(0, 1)),
     "few in groups": Case(channels=(6, 4), groups=2, metric_groups=3, modulated=True),
-    "few, each alone": Case(channels=(3, 3), groups=3, metric_groups=3),
-    "few, each twice": Case(channels=(4, 8), groups=4),
+    "few, depthwise": Case(channels=(3, 3), groups=3, metric_groups=3),
+    "few, two outputs per channel": Case(channels=(4, 8), groups=4),
     "many": Case(channels=(18, 20), modulated=True),
     "many in groups": Case(channels=(48, 40), groups=2, metric_groups=3, modulated=True),
-    "many, each alone": Case(channels=(16, 16), groups=16, metric_groups=2, modulated=True),
-    "many, each twice": Case(channels=(16, 32), groups=16),
-    "more than a tile has taps": Case(channels=(1400, 2), batch=1, size=(3, 3)),
-    "bands of few": Case(channels=(2, 1), batch=1, size=(37, 41), modulated=True),
-    "bands of many": Case(channels=(16, 3), batch=1, size=(37, 41), modulated=True),
-    # Two bands: the farthest corner that the second one adds to lies inside the image.
-    "bands of a volume of few": Case("grid", channels=(2, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
-    "bands of a volume of many": Case("grid", channels=(8, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
-    "more images than parts": Case(channels=(2, 2), batch=19, size=(3, 4)),
-    "bands of geodesics": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
+    "many, depthwise": Case(channels=(16, 16), groups=16, metric_groups=2, modulated=True),
+    "many, two outputs per channel": Case(channels=(16, 32), groups=16),
+    "more samples than a tile has": Case(channels=(1400, 2), batch=1, size=(3, 3)),
+    "few, several ranges": Case(channels=(2, 1), batch=1, size=(37, 41), modulated=True),
+    "many, several ranges": Case(channels=(16, 3), batch=1, size=(37, 41), modulated=True),
+    # Two pixel ranges: the last corner that the second one writes to lies inside the image.
+    "volume, few, several ranges": Case("grid", channels=(2, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
+    "volume, many, several ranges": Case("grid", channels=(8, 1), batch=1, size=(9, 9, 9), kernel=(2, 2, 2), padding=0),
+    "more images than tasks": Case(channels=(2, 2), batch=19, size=(3, 4)),
+    "geodesics, several ranges": Case(kind="geodesic", channels=(1, 1), batch=1, size=(37, 41)),
     "geodesics in groups": Case(kind="geodesic", channels=(16, 16), groups=2, metric_groups=2, modulated=True),
     "geodesics, strided": Case(kind="geodesic", size=(9, 8), stride=(1, 2), kernel=(5, 3), padding=(2, 1)),
-    "a long way from the first pixel": Case(kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 2), batch=1),
-    "a long way, folded": Case(mode="reflect", channels=(18, 20), size=(1, 9000), kernel=(1, 3), batch=1),
+    "long axis": Case(kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 2), batch=1),
+    "long axis, reflected": Case(mode="reflect", channels=(18, 20), size=(1, 9000), kernel=(1, 3), batch=1),
     "no bias": Case(biased=False),
     "strides and dilation": Case(size=(15, 14), stride=(2, 1), dilation=(1, 2), padding=2),
     "constant": Case(constant=True),
@@ -66,26 +66,26 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_channels_groups_and_sizes(name: str) -> None:
-    check(WAYS[name], TOLERANCE, backend="cpu")
+@pytest.mark.parametrize("name", CASES)
+def test_channels_groups_and_sizes_agree_with_reference(name: str) -> None:
+    check(CASES[name], TOLERANCE, backend="cpu")
 
 
-@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["few", "many"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable"])
-def test_images_of_one_pixel(kind: str, mode: str, channels: tuple[int, int]) -> None:
+def test_one_pixel_images_agree_with_reference(kind: str, mode: str, channels: tuple[int, int]) -> None:
     check(Case(kind, mode, channels=channels, size=(1, 1)), TOLERANCE, backend="cpu")
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
-def test_balls_far_larger_than_the_image(channels: tuple[int, int], mode: str) -> None:
-    # float32 knows a position of 1000 to 1e-4 of a pixel.
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["few", "many"])
+def test_balls_much_larger_than_the_image(channels: tuple[int, int], mode: str) -> None:
+    # float32 resolves a position of 1000 to 1e-4 of a pixel.
     check(Case("randers", mode, channels=channels, radius=1000.0, kernel=(3, 3)), 2e-3, backend="cpu")
 
 
-def test_a_clamped_norm_has_no_gradient() -> None:
+def test_clamped_norm_has_zero_gradient() -> None:
     check_clamped_norm(TOLERANCE, "cpu")
 
 
@@ -94,7 +94,7 @@ def test_a_clamped_norm_has_no_gradient() -> None:
     "case",
     [Case(), Case(channels=(16, 20)), Case(channels=(8, 4), size=(4, 3, 5), kernel=(1, 3, 3), padding=(0, 1, 1))],
 )
-def test_layouts_of_memory(case: Case, layout: str) -> None:
+def test_output_keeps_memory_layout_of_input(case: Case, layout: str) -> None:
     case = dataclasses.replace(case, layout=layout)
     check(case, TOLERANCE, backend="cpu")
     tensors, run = case.make()
@@ -103,8 +103,8 @@ def test_layouts_of_memory(case: Case, layout: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
-def test_batch_of_none(kind: str, channels: tuple[int, int]) -> None:
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["few", "many"])
+def test_empty_batch(kind: str, channels: tuple[int, int]) -> None:
     tensors, run = Case(kind, batch=0, channels=channels).make()
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
     y = run(leaves, backend="cpu")
@@ -114,7 +114,7 @@ def test_batch_of_none(kind: str, channels: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("case", [Case(modulated=True), Case(channels=(16, 4), modulated=True), Case("geodesic")])
-def test_a_gradient_alone_is_the_one_among_all(case: Case) -> None:
+def test_single_gradient_equals_the_one_computed_with_all(case: Case) -> None:
     tensors, run = case.make()
     together = outcome(run, tensors, backend="cpu")
     for name in tensors:
@@ -124,9 +124,9 @@ def test_a_gradient_alone_is_the_one_among_all(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["randers", "geodesic", "shifted"])
-@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["planes", "rows"])
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["few", "many"])
 @pytest.mark.parametrize("mode", MODES)
-def test_nan_stays_where_the_reference_has_it(kind: str, channels: tuple[int, int], mode: str) -> None:
+def test_nan_propagates_as_in_reference(kind: str, channels: tuple[int, int], mode: str) -> None:
     tensors, run = Case(kind, mode, channels=channels, size=(7, 8), kernel=(3, 3)).make()
     field = tensors["shift" if kind == "shifted" else "M"]
     field[0, 0, :, 3, 3] = torch.nan

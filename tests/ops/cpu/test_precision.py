@@ -1,4 +1,4 @@
-"""Which numbers the CPU engine computes with: float32 and float64 as they are, half precision in float32."""
+"""Precision of the CPU backend: float32 and float64 natively, half precision in float32."""
 
 import dataclasses
 
@@ -32,17 +32,17 @@ def test_gradcheck_in_float64(name: str) -> None:
     torch.autograd.gradcheck(y, leaves, atol=1e-6, rtol=1e-4)
 
 
-def test_geodesic_samples_keep_float64_along_their_rays() -> None:
+def test_geodesic_samples_have_float64_precision() -> None:
     x = torch.rand(1, 1, 12, 13, dtype=torch.float64)
     support = mc.GeodesicBall(mc.metrics.edge_metric(x), mc.stencils.polar(7))
     weight = torch.rand(1, 1, 7, 7, dtype=torch.float64)
-    fast, truth = (mc.support_conv(x, support, weight, padding=3, backend=name) for name in ("cpu", "reference"))
-    torch.testing.assert_close(fast, truth, atol=1e-12, rtol=1e-12)
+    result, expected = (mc.support_conv(x, support, weight, padding=3, backend=name) for name in ("cpu", "reference"))
+    torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("channels", [(3, 4), (16, 4)])
-def test_half_precision_is_computed_in_float32_and_rounded_at_the_end(dtype, channels) -> None:
+def test_half_precision_is_computed_in_float32_and_rounded(dtype, channels) -> None:
     tensors, run = dataclasses.replace(Case(channels=channels, modulated=True), dtype=dtype).make()
     y = run(tensors, backend="cpu")
     assert y.dtype == dtype
@@ -54,7 +54,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_at_the_end(dtype, cha
         assert relative(found[name], value) < torch.finfo(dtype).eps, name
 
 
-def test_under_autocast_the_engine_takes_half_precision() -> None:
+def test_autocast_gives_half_precision() -> None:
     layer = mc.nn.MetricConv2d(8, 4, 3, padding=1, backend="cpu")
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(torch.randn(1, 8, 6, 6))
@@ -63,7 +63,7 @@ def test_under_autocast_the_engine_takes_half_precision() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-def test_geometry_in_another_precision_than_the_image_is_the_references_affair() -> None:
+def test_support_in_another_dtype_falls_back_to_reference() -> None:
     support = mc.Shifted(torch.randn(1, 1, 2, 5, 5, dtype=torch.float64), 3)
     x, weight = torch.randn(1, 2, 5, 5), torch.randn(2, 2, 3, 3)
     with pytest.raises(ValueError, match=r"`support.shift` is torch.float64 and `input` torch.float32"):

@@ -1,4 +1,4 @@
-"""What surrounds the kernels: who is chosen, torch.compile, torch.func, export, double backward, numba's absence."""
+"""Backend selection, torch.compile, torch.func, export, double backward, missing numba, the kernel cache."""
 
 import os
 import subprocess
@@ -13,42 +13,42 @@ from metricconv.ops import cpu, functional
 from ops.cases import Case
 
 pytest.importorskip("numba")
-from metricconv.ops.cpu import jit, launch, library
+from metricconv.ops.cpu import arguments, jit, library
 
 
 def problem(**changes) -> functional.Problem:
     tensors, _ = Case().make()
     support = mc.TangentBall(mc.Randers(tensors["M"], tensors["omega"]), mc.stencils.onion(3))
-    arguments = {"input": tensors["input"], "support": support, "weight": tensors["weight"], "bias": None}
-    arguments |= {"stride": (1, 1), "padding": (1, 1), "groups": 1, "modulation": None, "padding_mode": "zeros"}
-    return functional.Problem(**arguments | changes)
+    values = {"input": tensors["input"], "support": support, "weight": tensors["weight"], "bias": None}
+    values |= {"stride": (1, 1), "padding": (1, 1), "groups": 1, "modulation": None, "padding_mode": "zeros"}
+    return functional.Problem(**values | changes)
 
 
-def test_auto_takes_the_kernels() -> None:
+def test_auto_selects_the_cpu_backend() -> None:
     assert functional.choose_backend(problem()) is functional.BACKENDS["cpu"]
 
 
 @pytest.mark.parametrize(
     ("support", "reason"),
     [
-        (mc.HeatBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(3)), "does not know HeatBall supports"),
-        (mc.GeodesicBall(mc.Riemannian.isotropic(2.0, 3), mc.stencils.onion(3, 3)), "geodesic balls in the plane"),
+        (mc.HeatBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(3)), "does not support HeatBall supports"),
+        (mc.GeodesicBall(mc.Riemannian.isotropic(2.0, 3), mc.stencils.onion(3, 3)), "2-D geodesic balls"),
     ],
 )
-def test_what_it_does_not_know_is_left_to_the_reference(support: mc.Support, reason: str) -> None:
+def test_unsupported_supports_fall_back_to_reference(support: mc.Support, reason: str) -> None:
     other = problem(support=support)
     assert functional.choose_backend(other) is functional.BACKENDS["reference"]
     with pytest.raises(ValueError, match=reason):
         functional.choose_backend(other, "cpu")
 
 
-def test_a_ball_of_its_centre_alone_is_left_to_the_reference() -> None:
+def test_geodesic_ball_with_one_sample_falls_back_to_reference() -> None:
     ball = mc.GeodesicBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(1))
     x, weight = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 1, 1)
     torch.testing.assert_close(mc.support_conv(x, ball, weight), torch.nn.functional.conv2d(x, weight))
 
 
-def test_double_backward_is_refused_in_words() -> None:
+def test_double_backward_raises_with_the_reason() -> None:
     tensors, run = Case(kernel=(1, 1), padding=0).make()
     x = tensors["input"].requires_grad_()
     (grad,) = torch.autograd.grad(run(tensors, backend="cpu").square().sum(), x, create_graph=True)
@@ -75,7 +75,7 @@ def test_compiles_to_one_graph(kind: str) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_a_layer_compiles_with_the_default_compiler() -> None:
+def test_layer_compiles_with_inductor() -> None:
     layer = mc.nn.MetricConv2d(4, 4, 3, padding=1, backend="cpu")
     x = torch.randn(1, 4, 6, 6)
     torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))
@@ -83,7 +83,7 @@ def test_a_layer_compiles_with_the_default_compiler() -> None:
 
 @pytest.mark.parametrize("channels", [(4, 4), (16, 16)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_an_activation_may_change_outputs_in_place(channels: tuple[int, int], memory_format) -> None:
+def test_outputs_can_be_modified_in_place(channels: tuple[int, int], memory_format) -> None:
     layer = mc.nn.MetricConv2d(*channels, 3, padding=1, backend="cpu")
     x = torch.randn(2, channels[0], 5, 6).to(memory_format=memory_format)
     y = layer(x)
@@ -93,11 +93,11 @@ def test_an_activation_may_change_outputs_in_place(channels: tuple[int, int], me
 
 
 @pytest.mark.slow
-def test_layers_in_a_row_train_compiled_on_square_images_of_sizes_that_vary() -> None:
+def test_compiled_layers_train_on_images_of_varying_size() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(*(mc.nn.MetricConv2d(4, 4, 3, padding=1, backend="cpu") for _ in range(2)))
     compiled = torch.compile(net, fullgraph=True, dynamic=True)
-    for size in (9, 6):  # a view that is kept for the backward pass cannot be laid out when its size is not known
+    for size in (9, 6):  # with dynamic sizes a view saved for the backward pass has no known layout
         x = torch.randn(2, 4, size, size)
         y, z = compiled(x), net(x)
         torch.testing.assert_close(y, z)
@@ -113,14 +113,14 @@ def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "support_conv", lambda *args: calls.append(args) or forward(*args))
     run(tensors, backend="cpu")
     args = [a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in calls[0]]
-    args[4] = args[4].detach()  # the stencil is not learnt
+    args[4] = args[4].detach()  # the stencil has no gradient
     torch.library.opcheck(forward, args)
     fixed = [a.detach() if isinstance(a, torch.Tensor) else a for a in args[:-2]]
     backward = torch.ops.metricconv.support_conv_cpu_backward.default
     torch.library.opcheck(backward, (*fixed, torch.randn(2, 2, 3, 4), [True] * 4))
 
 
-def test_function_transforms_take_the_reference() -> None:
+def test_function_transforms_fall_back_to_reference() -> None:
     tensors, run = Case().make()
     jacobian = torch.func.jacrev(lambda weight: run(tensors | {"weight": weight}))(tensors["weight"])
     assert jacobian.shape == (2, 4, 5, 4, 4, 6, 3, 3)
@@ -130,13 +130,13 @@ def test_function_transforms_take_the_reference() -> None:
         torch.func.grad(lambda x: run(tensors | {"input": x}, backend="cpu").sum())(tensors["input"])
 
 
-def test_an_exported_graph_holds_no_kernel() -> None:
+def test_exported_graph_contains_no_kernel() -> None:
     layer = mc.nn.MetricConv2d(2, 2, 3, padding=1).eval()
     program = torch.export.export(layer, (torch.randn(1, 2, 6, 6),))
     assert "metricconv" not in str(program.graph)
 
 
-def test_absent_numba_the_reference_serves_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_numba_falls_back_to_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_INSTALLED", False)
     tensors, run = Case().make()
     assert torch.equal(run(tensors), run(tensors, backend="reference"))
@@ -145,7 +145,7 @@ def test_absent_numba_the_reference_serves_silently(monkeypatch: pytest.MonkeyPa
         run(tensors, backend="cpu")
 
 
-def test_a_numba_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_numba_import_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     assert "numba cannot be imported (import of numba halted" in str(cpu.absence())
     tensors, run = Case().make()
@@ -157,17 +157,17 @@ def test_importing_the_library_does_not_import_numba() -> None:
     assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": "src"}).returncode == 0
 
 
-def test_without_a_blas_many_channels_are_computed_plane_by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_blas_many_channels_use_the_few_channels_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, run = Case(channels=(16, 4)).make()
     expected = run(tensors, backend="cpu")
-    monkeypatch.setattr(launch, "gemm_address", lambda dtype: 0)
+    monkeypatch.setattr(arguments, "gemm_address", lambda dtype: 0)
     torch.testing.assert_close(run(tensors, backend="cpu"), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_machine_code_is_kept_where_something_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_cache_folder_is_the_first_writable_candidate(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     home, blocked = tmp_path / "home", tmp_path / "file"
-    blocked.write_text("a file, in which no folder can be made")
-    monkeypatch.setattr(jit, "__file__", str(blocked / "jit.py"))  # an installation that cannot be written
+    blocked.write_text("not a folder")
+    monkeypatch.setattr(jit, "__file__", str(blocked / "jit.py"))  # read-only installation
     monkeypatch.setattr(jit._CONFIG, "CACHE_DIR", str(blocked))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     folder = jit.cache_folder.__wrapped__()
@@ -176,13 +176,13 @@ def test_machine_code_is_kept_where_something_can_be_written(monkeypatch: pytest
     assert jit.cache_folder.__wrapped__() is None
 
 
-def test_a_kernel_compiles_without_a_place_to_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_without_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "cache_folder", lambda: None)
     assert jit.compiled(lambda n: n + 1)(1) == 2
 
 
 @pytest.mark.slow
-def test_processes_that_start_at_once_from_nothing_do_not_disturb_each_other(tmp_path) -> None:
+def test_concurrent_processes_compile_into_one_cache(tmp_path) -> None:
     script = (
         "import torch, metricconv as mc; torch.manual_seed(0); x, w = torch.randn(1, 2, 8, 8), torch.randn(2, 2, 3, 3);"
         "y = mc.support_conv(x, mc.Grid(3, spacing=0.7), w, padding=1, backend='cpu');"
@@ -194,7 +194,7 @@ def test_processes_that_start_at_once_from_nothing_do_not_disturb_each_other(tmp
     assert [process.wait(timeout=300) for process in started] == [0, 0, 0]
 
 
-def test_gradients_may_come_in_batches():
+def test_batched_gradients_equal_single_ones():
     layer, x = mc.nn.MetricConv2d(4, 4, 3, padding=1), torch.randn(2, 4, 5, 5, requires_grad=True)
     y, upstream = layer(x), torch.randn(3, 2, 4, 5, 5)
     inputs = (x, layer.bias)
@@ -204,15 +204,15 @@ def test_gradients_may_come_in_batches():
         torch.testing.assert_close(found, torch.stack(expected))
 
 
-@pytest.mark.parametrize("channels", [(3, 4), (16, 16)])  # planes, and rows
-def test_weights_can_still_be_resized_after_a_call(channels) -> None:
+@pytest.mark.parametrize("channels", [(3, 4), (16, 16)])  # few and many channels
+def test_weights_can_be_resized_after_a_call(channels) -> None:
     layer = mc.nn.MetricConv2d(*channels, 3, backend="cpu")
     layer(torch.randn(1, channels[0], 8, 8)).sum().backward()
     assert all(p.untyped_storage().resizable() for p in layer.parameters())
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_products_are_counted_as_those_of_a_convolution(groups: int) -> None:
+def test_flop_count_equals_that_of_a_convolution(groups: int) -> None:
     x, weight = torch.randn(2, 4, 7, 6, requires_grad=True), torch.randn(6, 4 // groups, 3, 3, requires_grad=True)
 
     def counted(conv) -> tuple[int, int]:
@@ -226,5 +226,5 @@ def test_products_are_counted_as_those_of_a_convolution(groups: int) -> None:
     ours = counted(lambda: mc.support_conv(x, mc.Grid(3), weight, groups=groups, backend="cpu"))
     products = 2 * (2 * 6 * 5 * 4) * (4 // groups * 9)
     assert ours == (products, 2 * products)
-    if groups == 1:  # torch counts too many for the weights of groups
+    if groups == 1:  # torch overcounts the weight gradient of grouped convolutions
         assert ours == counted(lambda: torch.nn.functional.conv2d(x, weight))

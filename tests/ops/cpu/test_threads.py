@@ -1,4 +1,4 @@
-"""Bit for bit the same, however often and on however many threads; and from several threads at once."""
+"""Results are bitwise equal for every number of threads, also when several threads call at once."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ pytest.importorskip("numba")
 CASES = {
     "few channels": Case(channels=(2, 3), batch=2, size=(40, 41), modulated=True),
     "many channels": Case(channels=(16, 12), batch=2, size=(40, 41), modulated=True),
-    "each channel": Case(channels=(16, 16), groups=16, batch=1, size=(40, 41)),
+    "depthwise": Case(channels=(16, 16), groups=16, batch=1, size=(40, 41)),
     "many images": Case(channels=(8, 4), batch=20, size=(9, 8), radius=6.0),
     "geodesics": Case("geodesic", channels=(1, 1), batch=1, size=(40, 41)),
 }
@@ -26,7 +26,7 @@ def _threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_the_same_bits_on_every_number_of_threads(name: str) -> None:
+def test_results_are_bitwise_equal_for_every_number_of_threads(name: str) -> None:
     tensors, run = CASES[name].make()
     found = []
     for threads in (1, 2, 4, 2, 4):
@@ -37,7 +37,7 @@ def test_results_are_the_same_bits_on_every_number_of_threads(name: str) -> None
             assert torch.equal(value, other[key]), key
 
 
-def test_two_callers_at_once_find_what_one_does() -> None:
+def test_concurrent_calls_give_the_result_of_one_call() -> None:
     tensors, run = CASES["many channels"].make()
     torch.set_num_threads(2)
     expected, found = outcome(run, tensors, backend="cpu"), {}
@@ -53,19 +53,19 @@ def test_two_callers_at_once_find_what_one_does() -> None:
             assert torch.equal(value, found[n][key]), key
 
 
-def test_an_error_in_a_part_reaches_the_caller() -> None:
-    from metricconv.ops.cpu.threads import share
+def test_error_in_a_task_reaches_the_caller() -> None:
+    from metricconv.ops.cpu.threads import run_tasks
 
     torch.set_num_threads(2)
     with pytest.raises(ZeroDivisionError):
-        share(lambda n: 1 // n, [1, 2, 0, 3])
+        run_tasks(lambda n: 1 // n, [1, 2, 0, 3])
 
 
-def test_without_openmp_threads_of_python_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openmp_python_threads_run_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     from metricconv.ops.cpu import threads
 
     monkeypatch.setattr(threads, "_openmp", lambda: None)
     torch.set_num_threads(3)
     done: list[int] = []
-    threads.share(done.append, range(50))
+    threads.run_tasks(done.append, range(50))
     assert sorted(done) == list(range(50))

@@ -1,11 +1,34 @@
-"""The fast CPU engine: every support but the heat flow's, forward and backward, compiled by numba on the first call.
+"""The CPU backend: numba kernels for the forward and the backward pass of all supports except the heat ball.
 
-float32 and float64 are computed as they are, half precision in float32 and rounded at the end, as by the reference.
-Results do not depend on the number of threads, which is torch's. Geodesic balls of volumes, and what asks for more than
-first derivatives, are left to the reference.
+float32 and float64 are computed in their own precision, half precision in float32 and rounded at the end, as by the
+reference. Results do not depend on the number of threads, which is torch's. The reference computes geodesic balls in
+volumes and derivatives beyond the first.
 
-Numba is imported when the first problem arrives that the engine could compute, not before. Kernels are compiled then,
-in a few seconds, and kept on disk for later processes.
+Numba is imported when the backend is first considered for a problem. Kernels are compiled on their first call, within
+seconds, and cached on disk.
+
+How a call proceeds: ``run`` (here) → library.py (torch operators) → partition.py (tasks for threads) → layouts.py
+(arrays) → few_channels.py or many_channels.py (kernels), which share sampling.py and what it imports.
+
+=============== =====================================================================================================
+task            what one thread computes at a time: whole images, or one pixel range of an image
+pixel range     consecutive output pixels of one image, in row-major order
+strip           at most 512 pixels of a range, the length of the innermost loops
+tile            pixels times samples that fit in the im2col buffer (many channels only)
+columns         the im2col buffer: the samples of a tile, all channels of a group side by side
+sample          one of the P sampling locations of a pixel, with index j in the kernel; also the value there
+stencil         table with one row per sample: reference cell or direction, radius, index, …
+support         per-pixel parameters of the sampling locations, ``params``: metric, offsets, shift or dilation; for
+parameters      geodesic balls the field, a table of nodes
+halo            one pixel around the image that holds the values past the border
+address         index of a pixel in the image with its halo, channels not counted; the distance between neighbours along
+                an axis is its pitch
+cell            the 2, 4 or 8 pixels (corners) around a sample, named by its lower corner, the first in memory
+upper weight    interpolation weight of the upper corner along an axis; the lower corner has 1 minus it
+slice           z-slice of a volume; a sample is interpolated in two of them
+gain            factor of a sample: its modulation, or 1
+run             consecutive channels that share sampling locations and a weight group
+=============== =====================================================================================================
 """
 
 import importlib.util
@@ -28,12 +51,12 @@ _KINDS = {
     Grid: "grid",
 }  # fmt: skip
 
-# Addresses in an image are 32 bits wide.
-_MOST_PIXELS = 2**31
+# Addresses are 32-bit integers.
+_MAX_PIXELS = 2**31
 
 
 def absence() -> str | None:
-    """Return what is missing for the engine to compute anything, or None."""
+    """Return why the backend is not available, or None."""
     if not _INSTALLED:
         return "numba is not installed"
     try:
@@ -44,7 +67,7 @@ def absence() -> str | None:
 
 
 def refusal(problem: Problem) -> str | None:
-    """Return why the engine cannot compute the problem, or None."""
+    """Return why the backend does not support the problem, or None."""
     x, support = problem.input, problem.support
     if x.device.type != "cpu":
         return f"it computes on the CPU, `input` is on {x.device}"
@@ -52,24 +75,24 @@ def refusal(problem: Problem) -> str | None:
     if missing is not None:
         return f"{missing} (pip install 'metricconv[cpu]')"
     if torch.compiler.is_exporting():
-        return "an exported graph runs where its kernels are not"
+        return "exported graphs cannot contain its kernels"
     if transformed():
         return NO_TRANSFORMS
     if support.dim > 3:
-        return f"it knows supports with 1 to 3 spatial axes, this one has {support.dim}"
+        return f"it supports 1 to 3 spatial axes, `support` has {support.dim}"
     if type(support) not in _KINDS:
-        return f"it does not know {type(support).__name__} supports"
+        return f"it does not support {type(support).__name__} supports"
     if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
-        return f"it does not know {type(support.metric).__name__} metrics"
+        return f"it does not support {type(support.metric).__name__} metrics"
     if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.places):
         size = support.kernel_size
-        return f"it knows geodesic balls in the plane, with more than their centre; this one has kernel size {size}"
+        return f"it supports 2-D geodesic balls with more than one sample, this one has kernel size {size}"
     if isinstance(support, TangentBall | GeodesicBall) and support.stencil.learns:
-        return "it has no gradients for a stencil"
+        return "it does not compute gradients of the stencil"
     for name, tensor in support.tensors().items():
-        if tensor.dtype != _computed(x):
-            return f"it computes all in one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
-    if math.prod([n + 2 for n in (1, *x.shape[2:])[-max(support.dim, 2) :]]) >= _MOST_PIXELS:  # with a ring around them
+        if tensor.dtype != _compute_dtype(x):
+            return f"it requires one dtype, `support.{name}` is {tensor.dtype} and `input` {x.dtype}"
+    if math.prod([n + 2 for n in (1, *x.shape[2:])[-max(support.dim, 2) :]]) >= _MAX_PIXELS:  # with the halo
         return f"its images have fewer than 2³¹ pixels, `input` has spatial size {tuple(x.shape[2:])}"
     if max(x.shape[2:]) > FARTHEST:
         return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"
@@ -77,28 +100,28 @@ def refusal(problem: Problem) -> str | None:
 
 
 def run(problem: Problem) -> Tensor:
-    """Compute Σ_j w_j m_j x(centre + Δ_j) + bias in float32 or wider: (B, C_out, *out), in the input's layout."""
+    """Return Σ_j w_j m_j x(center + Δ_j) + bias, (B, C_out, *out), in the input's memory layout and dtype."""
     from . import library
 
-    x, support, dim, dtype = problem.input, problem.support, problem.support.dim, _computed(problem.input)
+    x, support, dim, dtype = problem.input, problem.support, problem.support.dim, _compute_dtype(problem.input)
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
     channels_last = dim > 1 and x.stride(1) == 1 and not x.is_contiguous()
     modulation = problem.modulation
     if modulation is not None:
         modulation = modulation.to(dtype).expand(batch, groups, support.samples, *out)
-    field: Tensor | None
+    params: Tensor | None
     flow: Any
     if isinstance(support, GeodesicBall):
-        field, *flow = _geodesic_field(support, batch, out)
+        params, *flow = _geodesic_field(support, batch, out)
     else:
         parts = [t.expand(batch, groups, *t.shape[2:-dim], *out) for t in support.tensors().values()]
-        field, *flow = _joined(parts, dim), 0, (0, 0), (1.0, 1.0), False
+        params, *flow = _concatenated(parts, dim), 0, (0, 0), (1.0, 1.0), False
     return library.support_conv(
-        _solid(x.to(dtype), dim),
-        _solid(problem.weight.to(x.dtype).to(dtype), dim),
-        modulation if modulation is None else _solid(modulation, dim),
-        field,
-        _table(problem).to(dtype),
+        _to_3d(x.to(dtype), dim),
+        _to_3d(problem.weight.to(x.dtype).to(dtype), dim),
+        modulation if modulation is None else _to_3d(modulation, dim),
+        params,
+        _stencil(problem).to(dtype),
         _KINDS[type(support)],
         dim,
         [1] * (3 - dim) + list(support.dilation),
@@ -112,28 +135,29 @@ def run(problem: Problem) -> Tensor:
     ).to(x.dtype)
 
 
-def _computed(x: Tensor) -> torch.dtype:
+def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _solid(t: Tensor, dim: int) -> Tensor:
-    """Give a tensor (…, *spatial) three spatial axes, the absent ones first."""
+def _to_3d(t: Tensor, dim: int) -> Tensor:
+    """View a tensor (…, *spatial) with three spatial axes; missing ones come first with size 1."""
     return t.reshape(*t.shape[:-dim], *(1,) * (3 - dim), *t.shape[-dim:])
 
 
-def _joined(parts: list[Tensor], dim: int) -> Tensor | None:
-    """Return all numbers of a pixel in one tensor, (B, G, n, *out); no copy where they are in one already."""
+def _concatenated(parts: list[Tensor], dim: int) -> Tensor | None:
+    """Return the support parameters in one tensor, (B, G, n, *out); a single tensor is not copied."""
     if not parts:
         return None
-    flat = [_solid(part.flatten(2, -dim - 1), dim) for part in parts]
+    flat = [_to_3d(part.flatten(2, -dim - 1), dim) for part in parts]
     return torch.cat(flat, 2) if len(flat) > 1 else flat[0]
 
 
 def _geodesic_field(
     support: GeodesicBall, batch: int, out: tuple[int, ...]
 ) -> tuple[Tensor, int, tuple[int, ...], tuple[float, ...], bool]:
-    """Return the field that geodesics look up, (B, G, nodes, 12), their steps, the nodes along each axis and how far
-    these are apart, and whether it starts anew past its border.
+    """Return the field of the geodesics, (B, G, nodes, 12), and its description.
+
+    The latter is the steps per geodesic, the nodes along each axis, their spacing, and whether the field is circular.
     """
     full = support.metric.map(lambda t: t.expand(batch, support.groups, t.shape[2], *out))
     tensors = smoothed(full, support.smooth, padding_mode=support.padding_mode).tensors()
@@ -142,28 +166,28 @@ def _geodesic_field(
     field = FlowField.of(metric, support.stride, support.padding_mode)
     circular = field.padding_mode == "circular"
     table = field.table.view(batch, support.groups, *field.size, field.table.shape[1])
-    if circular:  # the first nodes again, after the last
+    if circular:  # repeat the first nodes after the last
         table = torch.cat([table, table[:, :, :1]], 2)
         table = torch.cat([table, table[:, :, :, :1]], 3)
     return table.flatten(2, 3), support.steps, tuple(table.shape[2:4]), field.spacing, circular
 
 
-def _table(problem: Problem) -> Tensor:
-    """Return what each sample is, (P, d + 1): its direction and radius, or its cell of the reference grid and 1.
+def _stencil(problem: Problem) -> Tensor:
+    """Return one row per sample, (P, d + 1): its direction and radius, or its cell of the reference grid and 1.
 
-    Of a geodesic ball (P, d + 3): the ray's direction, the part of it at which the sample lies, and the ray's number
-    and length.
+    For a geodesic ball (P, d + 3): the direction of its ray, its position on the ray as a fraction of the length, and
+    the index and the length of the ray.
     """
     support, x = problem.support, problem.input
     if isinstance(support, GeodesicBall):
-        places = [support.rays.places.get(j, (0, 0.0)) for j in range(support.samples)]
-        ray, part = zip(*places, strict=True)
+        samples = [support.rays.places.get(j, (0, 0.0)) for j in range(support.samples)]
+        ray, fraction = zip(*samples, strict=True)
         vectors = support.rays.vectors.to(x.device)[list(ray)]
         *direction, length = vectors.unbind(1)
-        return torch.stack([*direction, vectors.new_tensor(part), vectors.new_tensor(ray), length], 1)
+        return torch.stack([*direction, vectors.new_tensor(fraction), vectors.new_tensor(ray), length], 1)
     if isinstance(support, TangentBall):
         stencil = support.stencil
         return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)
     spacing = support.spacing if isinstance(support, Grid) else support.dilation
-    cells = lattice(support.kernel_size, spacing, like=x.to(_computed(x))).view(-1, support.dim)
+    cells = lattice(support.kernel_size, spacing, like=x.to(_compute_dtype(x))).view(-1, support.dim)
     return torch.cat([cells, torch.ones_like(cells[:, :1])], 1)

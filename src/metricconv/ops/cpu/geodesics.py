@@ -1,12 +1,12 @@
 """Geodesics of a strip of pixels in one direction, by the scheme of metrics/flow.py.
 
-The field is a table [nodes, 12] of M (3), ω (2), its curl, ∂_y M (3) and ∂_x M (3). A path of T steps is T + 1 records,
-each of rows of numbers, one for each pixel: at record r the position X after r steps, the stride W and the bend B of
-the step before, the momentum Q, and what was looked up for the step that follows. The first has a stride too, that of
-the tangent ball.
+The field is a table [nodes, 12], see flow.py. A path of T steps is T + 1 records. A record is a set of rows, each with
+one value per pixel. Record r holds the position X after r steps; the displacement W and the bend B (the change of the
+displacement) of the step before; the momentum Q; and the field interpolated for the next step. The first record also
+has a W, that of the tangent ball.
 
-Rows lie a constant number of places apart in one flat array: that is how the compiler sees that they do not overlap,
-and makes vector instructions of loops over many of them.
+Rows lie at constant distances in one flat array. This shows LLVM that they do not overlap, so that it vectorises loops
+over many of them.
 """
 
 from typing import NamedTuple
@@ -14,31 +14,32 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._interpolation import FARTHEST
-from .flow import HALF, ONE, QUARTER, ZERO, guards, rates, squares
-from .jit import compiled, inlined, inner
-from .nodes import CHANNELS, mix
+from .flow import HALF, ONE, QUARTER, ZERO, least_values, rates, squares
+from .jit import compiled, inlined, noalloc
+from .simd import FIELD_CHANNELS, blend_nodes
+from .strip import STRIP
 
-# Pixels a strip: its buffers fill half of the first cache, and steps from tap to tap are few.
-STRIP = 512
+# First indices of the rows of a record, unsigned so that numba omits the test for negative indices. Vectors (y, x):
+# position, displacement, bend, momentum; the factor by which the momentum was normalised; the weights of the upper
+# corners at the midpoint, their slopes, and the interpolated field.
+ROW, NODE = np.uint64(STRIP), np.uint64(FIELD_CHANNELS)
+X, W, B, Q, SIZE, UPPER, WEIGHT_SLOPE, FIELD, RECORD = (ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 9, 11, 13, 25))
 
-# Where rows start, unsigned: indices that numba need not ask the sign of. The rows of a record, vectors (y, x):
-# position, stride, bend, momentum; the momentum's size before it was divided by it; the lookup's weights of the later
-# corners, how they follow the position, and what was found.
-ROW, NODE = np.uint64(STRIP), np.uint64(CHANNELS)
-X, W, B, Q, SIZE, UP, FOLLOWS, LOCAL, RECORD = (ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 9, 11, 13, 25))
-
-# Gradients: of a step's start, stride and bend as samples feel them; then those of the state while retracing, of where
-# the field was looked up and of what was found.
-FELT_X, FELT_W, FELT_B, FELT = (ROW * np.uint64(row) for row in (0, 2, 4, 6))
-TO_X, TO_W, TO_B, TO_Q, TO_PLACE, TO_LOCAL, STATE = (ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 10, 22))
+# Gradients of a step's start, displacement and bend from its samples; then the adjoint state of the backward pass, with
+# the gradients of the midpoint and of the interpolated field.
+GRAD_X, GRAD_W, GRAD_B, GRAD_STEP = (ROW * np.uint64(row) for row in (0, 2, 4, 6))
+ADJOINT_X, ADJOINT_W, ADJOINT_B, ADJOINT_Q, ADJOINT_MIDPOINT, ADJOINT_FIELD, ADJOINT = (
+    ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 10, 22)
+)
 
 
-class Flow(NamedTuple):
-    """What all geodesics share: their steps, and the nodes of the field, with one more on either side (or, where the
-    field starts anew past its border, after the last).
+class FlowSettings(NamedTuple):
+    """Constants of all geodesics.
+
+    The table has one more node on either side than the metric field, or, if it is circular, one more after the last.
     """
 
-    steps: int  # 0 where there are no geodesics
+    steps: int  # per geodesic; 0 if there are no geodesics
     nodes: tuple[int, ...]  # along y and x
     spacing: tuple[float, ...]  # pixels between nodes
     circular: bool
@@ -46,172 +47,187 @@ class Flow(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Room for the paths of a strip."""
+    """Buffers for the paths of a strip."""
 
     path: np.ndarray  # [(T + 1) · RECORD]
-    node: np.ndarray  # [(T + 1) · STRIP], of the first corner of each lookup, int32
-    felt: np.ndarray  # [T · FELT]
-    state: np.ndarray  # [STATE]
-    found: np.ndarray  # [STRIP · 12], what one step looks up, pixel by pixel
+    node: np.ndarray  # [(T + 1) · STRIP], int32: lower corner of each midpoint's cell, then the pixel's own node
+    grad: np.ndarray  # [T · GRAD_STEP]
+    adjoint: np.ndarray  # [ADJOINT]
+    node_values: np.ndarray  # [STRIP · 12], the field at the midpoints of one step, or its gradient
 
 
 @compiled
 def make_paths(flow, like):
-    """Return room for a strip's paths, none if there are no geodesics."""
+    """Return the buffers for a strip's paths, empty if there are no geodesics."""
     records = flow.steps + 1 if flow.steps else 0
     return Paths(
         np.zeros(records * np.intp(RECORD), like.dtype),
         np.zeros(records * STRIP, np.int32),
-        np.zeros(flow.steps * np.intp(FELT), like.dtype),
-        np.zeros(np.intp(STATE) if flow.steps else 0, like.dtype),
-        np.zeros(STRIP * CHANNELS if flow.steps else 0, like.dtype),
+        np.zeros(flow.steps * np.intp(GRAD_STEP), like.dtype),
+        np.zeros(np.intp(ADJOINT) if flow.steps else 0, like.dtype),
+        np.zeros(STRIP * FIELD_CHANNELS if flow.steps else 0, like.dtype),
     )
 
 
-@inner
-def trace(flow, table, u0, u1, length, pixel, paths, n):
-    """Trace the geodesics of n pixels in the direction u; pixel [2, n]."""
+@noalloc
+def trace(flow, field, u0, u1, length, pixel, paths, n):
+    """Integrate the geodesics of n pixels in the direction u; pixel [2, n]."""
     path, node = paths.path, paths.node
     h = length / path.dtype.type(flow.steps)
-    set_out(flow, table, u0, u1, h, pixel, paths, n)
+    start_paths(flow, field, u0, u1, h, pixel, paths, n)
     for step in range(flow.steps):
-        here = np.uint64(step) * RECORD
-        find_midpoints(flow, here, pixel, path, node[step * STRIP :], n)
-        look_up(flow, table, here, paths, node[step * STRIP :], n)
-        go(here, h, path.dtype.type(2 if step == 0 else 1), path, n)
+        record = np.uint64(step) * RECORD
+        find_midpoints(flow, record, pixel, path, node[step * STRIP :], n)
+        interpolate_field(flow, field, record, paths, node[step * STRIP :], n)
+        advance_paths(record, h, path.dtype.type(2 if step == 0 else 1), path, n)
 
 
-@inner
-def set_out(flow, table, u0, u1, h, pixel, paths, n):
-    """Write the first record: the stride and the momentum that the metric at the pixel itself gives."""
+@noalloc
+def start_paths(flow, field, u0, u1, h, pixel, paths, n):
+    """Write the first record: displacement and momentum given by the metric at the pixel itself."""
     path, node = paths.path, paths.node[flow.steps * STRIP :]
-    margin, least = 0 if flow.circular else 1, guards(path)
+    margin, least = 0 if flow.circular else 1, least_values(path)
     for i in range(n):
         node[i] = (np.int32(pixel[0, i]) + margin) * flow.nodes[1] + np.int32(pixel[1, i]) + margin
     for i in range(n):
-        m00, m01, m11, w0, w1 = metric_at(table, np.uint64(node[i]))
+        m00, m01, m11, w0, w1 = metric_at(field, np.uint64(node[i]))
         square, floor = squares(m00, m01, m11, u0, u1, least)
         inverse = ONE / np.sqrt(square if square > floor else floor)
         e0, e1 = u0 * inverse, u1 * inverse
         c = ONE + w0 * e0 + w1 * e1
-        pace = h / (c if c > least[1] else least[1])
+        scale = h / (c if c > least[1] else least[1])
         path[X + i] = path[X + ROW + i] = path[B + i] = path[B + ROW + i] = ZERO
-        path[W + i], path[W + ROW + i] = pace * e0, pace * e1
+        path[W + i], path[W + ROW + i] = scale * e0, scale * e1
         path[Q + i], path[Q + ROW + i] = m00 * e0 + m01 * e1, m01 * e0 + m11 * e1
 
 
 @inlined
-def metric_at(table, node):
+def metric_at(field, node):
     """Return M and ω of a node."""
-    return table[node, 0], table[node, 1], table[node, 2], table[node, 3], table[node, 4]
+    return field[node, 0], field[node, 1], field[node, 2], field[node, 3], field[node, 4]
 
 
-@inner
-def find_midpoints(flow, here, pixel, path, node, n):
-    """Divide the momentum by its size, and write where the field is looked up: half a step ahead."""
+@noalloc
+def find_midpoints(flow, record, pixel, path, node, n):
+    """Normalise the momentum, and write the node and weights of the midpoint of the next step."""
     real, margin = path.dtype.type, ZERO if flow.circular else ONE
-    far, wraps, tolerance = real(FARTHEST), real(1 if flow.circular else 0), real(flow.tolerance)
+    farthest, is_circular, tolerance = real(FARTHEST), real(1 if flow.circular else 0), real(flow.tolerance)
     last0, last1 = real(flow.nodes[0] - 1), real(flow.nodes[1] - 1)  # also the period of a circular field
     scale0, scale1 = real(1 / flow.spacing[0]), real(1 / flow.spacing[1])
     for i in range(n):
-        at = here + i
+        at = record + i
         q0, q1 = path[at + Q], path[at + Q + ROW]
         size = np.abs(q0) if np.abs(q0) > np.abs(q1) else np.abs(q1)
         path[at + SIZE] = size
         path[at + Q], path[at + Q + ROW] = q0 / size, q1 / size
         ahead0 = path[at + X] + HALF * path[at + W] + QUARTER * path[at + B]
         ahead1 = path[at + X + ROW] + HALF * path[at + W + ROW] + QUARTER * path[at + B + ROW]
-        cell0, up0, follows0 = bring(pixel[0, i] + ahead0 * scale0 + margin, last0, wraps, far, tolerance)
-        cell1, up1, follows1 = bring(pixel[1, i] + ahead1 * scale1 + margin, last1, wraps, far, tolerance)
+        cell0, upper0, slope0 = clamp_to_field(
+            pixel[0, i] + ahead0 * scale0 + margin, last0, is_circular, farthest, tolerance
+        )
+        cell1, upper1, slope1 = clamp_to_field(
+            pixel[1, i] + ahead1 * scale1 + margin, last1, is_circular, farthest, tolerance
+        )
         node[i] = cell0 * np.int32(flow.nodes[1]) + cell1
-        path[at + UP], path[at + UP + ROW] = up0, up1
-        path[at + FOLLOWS], path[at + FOLLOWS + ROW] = follows0, follows1
+        path[at + UPPER], path[at + UPPER + ROW] = upper0, upper1
+        path[at + WEIGHT_SLOPE], path[at + WEIGHT_SLOPE + ROW] = slope0, slope1
 
 
 @inlined
-def bring(p, last, wraps, far, tolerance):
-    """Bring a position along one axis into the field: return its cell, its weight there, and whether this follows."""
-    near = p if p > -far else -far
-    near = near if near < far else far
-    near = near - last * (wraps * np.floor(near / last))
-    inside = near if near > ZERO else ZERO
-    inside = inside if inside < last else last
-    cell = np.int32(inside if inside < last - ONE else last - ONE)
+def clamp_to_field(position, last, is_circular, farthest, tolerance):
+    """Clamp or wrap a coordinate to the field; return the cell, the upper corner's weight, and this weight's slope."""
+    wrapped = position if position > -farthest else -farthest
+    wrapped = wrapped if wrapped < farthest else farthest
+    wrapped = wrapped - last * (is_circular * np.floor(wrapped / last))
+    clamped = wrapped if wrapped > ZERO else ZERO
+    clamped = clamped if clamped < last else last
+    cell = np.int32(clamped if clamped < last - ONE else last - ONE)
     return (
         cell,
-        inside - np.float32(cell) if p == p else p,
-        ONE if np.abs(near - inside) <= max(tolerance, ZERO) else ZERO,
+        clamped - np.float32(cell) if position == position else position,
+        ONE if np.abs(wrapped - clamped) <= max(tolerance, ZERO) else ZERO,
     )
 
 
-@inner
-def look_up(flow, table, here, paths, node, n):
+@noalloc
+def interpolate_field(flow, field, record, paths, node, n):
     """Interpolate the field at the midpoints."""
-    path, found, flat, down = paths.path, paths.found, table.reshape(-1), np.uint64(flow.nodes[1]) * NODE
+    path, node_values, flat, down = paths.path, paths.node_values, field.reshape(-1), np.uint64(flow.nodes[1]) * NODE
     for i in range(n):
         a = np.uint64(node[i]) * NODE
-        weights = corner_weights(path[here + UP + i], path[here + UP + ROW + i])
-        mix(flat, (a, a + NODE, a + down, a + down + NODE), weights, found, i * NODE)
+        weights = corner_weights(path[record + UPPER + i], path[record + UPPER + ROW + i])
+        blend_nodes(flat, (a, a + NODE, a + down, a + down + NODE), weights, node_values, i * NODE)
     for k in range(NODE):
         for i in range(n):
-            path[here + LOCAL + k * ROW + i] = found[i * NODE + k]
+            path[record + FIELD + k * ROW + i] = node_values[i * NODE + k]
 
 
 @inlined
-def corner_weights(up0, up1):
+def corner_weights(upper0, upper1):
     """Return the weights of the four corners."""
-    both = up0 * up1
-    return ONE - up0 - up1 + both, up1 - both, up0 - both, both
+    both = upper0 * upper1
+    return ONE - upper0 - upper1 + both, upper1 - both, upper0 - both, both
 
 
-@inner
-def go(here, h, catch_up, path, n):
-    """Take one step; its stride is that of the midpoint, half a step after the start and one after the one before."""
-    least, half = guards(path), HALF * h
+@noalloc
+def advance_paths(record, h, bend_factor, path, n):
+    """Take one step with the velocity at its midpoint.
+
+    The bend compares this velocity with that of the midpoint before, one step earlier; in the first step with that of
+    the start, half a step earlier, so ``bend_factor`` is 2 there and 1 later.
+    """
+    least, half = least_values(path), HALF * h
     for i in range(n):
-        at = here + i
+        at = record + i
         q0, q1 = path[at + Q], path[at + Q + ROW]
-        local = row_of(path, at + LOCAL)
+        local = field_at(path, at + FIELD)
         _, _, f0, f1 = rates(local, q0, q1, least)
         v0, v1, f0, f1 = rates(local, q0 + half * f0, q1 + half * f1, least)
         w0, w1 = h * v0, h * v1
         path[at + RECORD + W], path[at + RECORD + W + ROW] = w0, w1
-        path[at + RECORD + B] = catch_up * (w0 - path[at + W])
-        path[at + RECORD + B + ROW] = catch_up * (w1 - path[at + W + ROW])
+        path[at + RECORD + B] = bend_factor * (w0 - path[at + W])
+        path[at + RECORD + B + ROW] = bend_factor * (w1 - path[at + W + ROW])
         path[at + RECORD + X] = path[at + X] + w0
         path[at + RECORD + X + ROW] = path[at + X + ROW] + w1
         path[at + RECORD + Q], path[at + RECORD + Q + ROW] = q0 + h * f0, q1 + h * f1
 
 
 @inlined
-def row_of(rows, at):
-    """Return the twelve numbers of a pixel."""
+def field_at(values, at):
+    """Return the twelve field values of a pixel."""
     y, x = at + ROW * np.uint64(6), at + ROW * np.uint64(9)
-    return (*three(rows, at), *three(rows, at + ROW * np.uint64(3)), *three(rows, y), *three(rows, x))
+    return (
+        *three_rows(values, at),
+        *three_rows(values, at + ROW * np.uint64(3)),
+        *three_rows(values, y),
+        *three_rows(values, x),
+    )
 
 
 @inlined
-def three(rows, at):
-    """Return three of them."""
-    return rows[at], rows[at + ROW], rows[at + ROW + ROW]
+def three_rows(values, at):
+    """Return the values of three consecutive rows."""
+    return values[at], values[at + ROW], values[at + ROW + ROW]
 
 
-@inner
-def displace(flow, part, paths, displacement, n):
-    """Write the displacement [3, n] at a part of the paths, in [0, 1]: on the parabola of the step it falls into."""
-    step, along, sag = place_on(flow, part, paths.path)
-    here = np.uint64(step) * RECORD
+@noalloc
+def fill_displacement(flow, fraction, paths, displacement, n):
+    """Write the displacement [3, n] at a fraction of the paths in [0, 1], on the parabola of the step around it."""
+    step, step_fraction, bend_weight = step_at(flow, fraction, paths.path)
+    record = np.uint64(step) * RECORD
     for axis in range(2):
-        of, path = here + np.uint64(axis) * ROW, paths.path
+        row_start, path = record + np.uint64(axis) * ROW, paths.path
         for i in range(n):
-            at = of + i
-            displacement[1 + axis, i] = path[at + X] + along * path[at + RECORD + W] - sag * path[at + RECORD + B]
+            at = row_start + i
+            displacement[1 + axis, i] = (
+                path[at + X] + step_fraction * path[at + RECORD + W] - bend_weight * path[at + RECORD + B]
+            )
 
 
-@inner
-def place_on(flow, part, like):
-    """Return the step that a part of a path falls into, the part f of that step, and f(1 − f)/2."""
+@noalloc
+def step_at(flow, fraction, like):
+    """Return the step that contains a fraction of a path, the fraction f of that step, and f(1 − f)/2."""
     real = like.dtype.type
-    step = min(max(int(np.ceil(part * real(flow.steps))) - 1, 0), flow.steps - 1)
-    along = part * real(flow.steps) - real(step)
-    return step, along, HALF * along * (ONE - along)
+    step = min(max(int(np.ceil(fraction * real(flow.steps))) - 1, 0), flow.steps - 1)
+    step_fraction = fraction * real(flow.steps) - real(step)
+    return step, step_fraction, HALF * step_fraction * (ONE - step_fraction)

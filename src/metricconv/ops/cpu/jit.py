@@ -1,4 +1,4 @@
-"""How kernels are compiled: on their first call, kept on disk, without Python's lock, NaN and infinity respected."""
+"""Decorators that compile kernels with numba: on the first call, cached on disk, GIL released, NaN respected."""
 
 import functools
 import hashlib
@@ -15,8 +15,8 @@ from ...metrics import base, flow
 
 _CONFIG: Any = numba.config
 
-# Sums may be taken in another order, always the same one, and products fused into them. Nothing is assumed about NaN:
-# a NaN position must reach the output, and must not become an address.
+# LLVM may reorder sums, deterministically, and fuse products into them. It must not assume that there are no NaNs: a
+# NaN position must reach the output, and must not become an address.
 FAST = ("reassoc", "contract", "nsz", "arcp")
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
@@ -26,37 +26,38 @@ _OPTIONS: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile a kernel when it is first called, and keep the machine code for later processes."""
+    """Compile a kernel on its first call and cache the machine code on disk."""
     folder = cache_folder()
     if folder is None:
         return numba.njit(**_OPTIONS, **options)(function)
     before = _CONFIG.CACHE_DIR
     try:
-        _CONFIG.CACHE_DIR = str(folder)  # read when a function is decorated, and never again
+        _CONFIG.CACHE_DIR = str(folder)  # numba reads it when it decorates a function only
         return numba.njit(cache=True, **_OPTIONS, **options)(function)
     finally:
         _CONFIG.CACHE_DIR = before
 
 
-def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile what kernels call and what allocates nothing: it need not count who holds an array, at a price."""
+def noalloc(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that allocates no arrays, without the cost of counting references to its arguments."""
     return compiled(function, _nrt=False)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function into what calls it: a loop around a call cannot become vector instructions, and to hand many
-    arguments over at every tap takes longer than the tap.
+    """Compile a function that is always inlined.
+
+    LLVM does not vectorise a loop around a call, and passing many arguments per sample takes longer than the sample.
     """
     return compiled(function, forceinline=True, _nrt=False)
 
 
 @functools.cache
 def cache_folder() -> Path | None:
-    """Return where machine code is kept: NUMBA_CACHE_DIR, else beside the source, else the user's cache; None if none
-    can be written.
+    """Return the folder of the machine code, or None if no candidate can be written.
 
-    The folder is named by the source of all kernels and of the constants compiled into them: numba itself looks for
-    changes only in the file of the kernel it loads, not in those it calls, and fails on what an earlier version left.
+    Candidates are NUMBA_CACHE_DIR, the folder of the source and the user's cache folder. The name contains a hash of
+    the source of all kernels and of the constants compiled into them: numba checks only the file of the kernel it loads
+    for changes, not the files of the functions that this calls, and fails on caches of earlier versions.
     """
     constants = [Path(str(module.__file__)) for module in (_interpolation, base, flow)]
     sources = [*sorted(Path(__file__).parent.glob("*.py")), *constants]

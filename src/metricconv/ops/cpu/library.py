@@ -1,4 +1,4 @@
-"""The operators as torch knows them: schemas, shapes without data, derivatives."""
+"""The torch.library operators: schemas, fake implementations, autograd."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..flops import count_products
-from . import bands
-from .launch import Call, empty_output, solid
+from . import partition
+from .arguments import CpuArguments, new_output, view_3d
 
 _ARGUMENTS = (
     "Tensor input, Tensor weight, Tensor? modulation, Tensor? field, Tensor table, str kind, int dim, "
@@ -28,65 +28,65 @@ _backward = torch.ops.metricconv.support_conv_cpu_backward.default
 
 
 def _forward(*args: Any) -> Tensor:
-    *fields, bias, channels_last = map(_detached, args)
-    call = Call(*fields)
-    rows = call.lays_rows(channels_last)
-    out = empty_output(call, rows)
+    *inputs, bias, channels_last = map(_detached, args)
+    arguments = CpuArguments(*inputs)
+    channels_last_kernel = arguments.writes_channels_last(channels_last)
+    out = new_output(arguments, channels_last_kernel)
     if bias is None:
         out.zero_()
     else:
-        out.copy_(bias.view(-1, *(1,) * call.dim).expand_as(out))
+        out.copy_(bias.view(-1, *(1,) * arguments.dim).expand_as(out))
     if out.numel():
-        bands.forward(call, solid(call, out))
-    return out if rows == channels_last else empty_output(call, channels_last).copy_(out)
+        partition.forward(arguments, view_3d(arguments, out))
+    return out if channels_last_kernel == channels_last else new_output(arguments, channels_last).copy_(out)
 
 
 def _forward_fake(*args: Any) -> Tensor:
-    *fields, _, channels_last = args
-    return empty_output(Call(*fields), channels_last)
+    *inputs, _, channels_last = args
+    return new_output(CpuArguments(*inputs), channels_last)
 
 
 def _backward_impl(*args: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of input, weight, modulation and field; an empty tensor for one not needed."""
-    *fields, grad, needs = map(_detached, args)
+    """Return the gradients of input, weight, modulation and params; an empty tensor where not needed."""
+    *inputs, grad, needs = map(_detached, args)
     if grad.numel() == 0:
         return tuple(g.zero_() for g in _backward_fake(*args))
-    call = Call(*fields)
-    found = bands.backward(call, solid(call, grad), tuple(needs))
-    return tuple(grad.new_empty(0) if g is None else g for g in found)
+    arguments = CpuArguments(*inputs)
+    gradients = partition.backward(arguments, view_3d(arguments, grad), tuple(needs))
+    return tuple(grad.new_empty(0) if g is None else g for g in gradients)
 
 
 def _backward_fake(*args: Any) -> tuple[Tensor, ...]:
-    *fields, grad, needs = args
-    call = Call(*fields)
-    tensors = (call.x, call.weight, call.modulation, call.field)
+    *inputs, grad, needs = args
+    arguments = CpuArguments(*inputs)
+    tensors = (arguments.x, arguments.weight, arguments.modulation, arguments.params)
     return tuple(
         t.new_empty(t.shape) if t is not None and n else grad.new_empty(0) for t, n in zip(tensors, needs, strict=True)
     )
 
 
 def _detached(value: Any) -> Any:
-    """Cut a tensor from the graph, without which it cannot be seen as an array."""
+    """Detach a tensor, which ``numpy()`` requires."""
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *call, bias, _ = inputs
-    ctx.save_for_backward(*call[:5])
-    ctx.numbers = call[5:]
-    ctx.biased = bias is not None
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *arguments, bias, _ = inputs
+    ctx.save_for_backward(*arguments[:5])
+    ctx.options = arguments[5:]
+    ctx.has_bias = bias is not None
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, weight, modulation, field, table = ctx.saved_tensors
+def _autograd_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight, modulation, params, stencil = ctx.saved_tensors
     needs = [bool(n) for n in ctx.needs_input_grad[:4]]
-    found = _backward(x, weight, modulation, field, table, *ctx.numbers, grad, needs)
-    bias = grad.sum([0, *range(2, grad.dim())]) if ctx.biased and ctx.needs_input_grad[-2] else None
-    grads = [g if n else None for g, n in zip(found, needs, strict=True)]
-    return *grads, None, *[None] * len(ctx.numbers), bias, None
+    gradients = _backward(x, weight, modulation, params, stencil, *ctx.options, grad, needs)
+    bias = grad.sum([0, *range(2, grad.dim())]) if ctx.has_bias and ctx.needs_input_grad[-2] else None
+    grads = [g if n else None for g, n in zip(gradients, needs, strict=True)]
+    return *grads, None, *[None] * len(ctx.options), bias, None
 
 
-def _refuse(ctx: Any, *grads: Tensor) -> None:
+def _raise_on_double_backward(ctx: Any, *grads: Tensor) -> None:
     raise NotImplementedError(
         'the CPU kernels have first derivatives only: for a double backward call the operator with backend="reference"'
     )
@@ -96,6 +96,8 @@ _LIBRARY.impl("support_conv_cpu", _forward, "CPU")
 _LIBRARY.impl("support_conv_cpu_backward", _backward_impl, "CPU")
 torch.library.register_fake("metricconv::support_conv_cpu", _forward_fake, lib=_LIBRARY)
 torch.library.register_fake("metricconv::support_conv_cpu_backward", _backward_fake, lib=_LIBRARY)
-torch.library.register_autograd("metricconv::support_conv_cpu", _differentiate, setup_context=_keep, lib=_LIBRARY)
-torch.library.register_autograd("metricconv::support_conv_cpu_backward", _refuse, lib=_LIBRARY)
+torch.library.register_autograd(
+    "metricconv::support_conv_cpu", _autograd_backward, setup_context=_save_for_backward, lib=_LIBRARY
+)
+torch.library.register_autograd("metricconv::support_conv_cpu_backward", _raise_on_double_backward, lib=_LIBRARY)
 count_products(torch.ops.metricconv.support_conv_cpu, torch.ops.metricconv.support_conv_cpu_backward)

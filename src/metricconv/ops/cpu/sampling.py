@@ -1,26 +1,26 @@
-"""Where a strip of output pixels looks, tap by tap, and the chain rule back to the numbers it follows from.
+"""Sampling locations of a strip of output pixels, and the gradient of the support parameters they depend on.
 
-A strip is a run of consecutive output pixels of one image. Images have three axes (z, y, x), of which a plane lacks the
-first and a line the first two. Along each axis, the sample of a tap at reference cell a, or in direction a, lies at
+Images have three axes (z, y, x); a 2-D image lacks the first, a 1-D signal the first two. Along each axis the offset of
+a sample with reference cell or direction a is
 
-    kind          offset                  numbers a pixel
-    BALL          s·a / F                 M, ω: F = √(aᵀMa) + ωᵀa for the tap's unit direction; s is its radius
-    GEODESIC      the path's              of the field's nodes, see geodesics.py
-    SHIFTED       a + v                   v
-    DEFORMABLE    a + v                   v for every tap
-    DILATED       λ·a                     λ
-    GRID          a
+    kind          offset        support parameters per pixel
+    BALL          s·a / F       M, ω: F = √(aᵀMa) + ωᵀa for the unit direction a; s is the sample's radius
+    GEODESIC      of the path   none; the field is a table of nodes, see geodesics.py
+    SHIFTED       a + v         v
+    DEFORMABLE    a + v         v for every sample
+    DILATED       λ·a           λ
+    GRID          a             none
 
-so that all are constant + factor·along, with ``along`` an array over the pixels. Taps in the same direction follow each
-other: ``aim`` computes F, or traces geodesics, once for all of them, and ``settle`` takes derivatives once.
+so each is constant + factor·pixel_term, where ``pixel_term`` is a row of an array with one value per pixel. Samples in
+the same direction follow each other: ``prepare_direction`` computes F, or traces geodesics, once for all of them, and
+``backpropagate_direction`` takes the derivative once.
 
-Images carry a ring of one pixel: what stands past the border is read there, or the position is folded back inside
-first. So a sample is one address, that of the first of its corners, and one weight along each axis.
+The image has a halo of one pixel, to which a position is clamped unless it is folded back into the image. So a sample
+is given by the address of the lower corner of its cell and the weight of the upper corner along each axis.
 
-Every loop is over the pixels of a strip and free of branches, so that it becomes vector instructions. Constants are
-made in the arrays' own dtype: a Python number would widen float32 to float64. Lengths and starts of strips are
-unsigned: numba need not ask the sign of an index. Rows are given by array and number, as making a view of each costs
-more than many a loop.
+Every loop runs over the pixels of a strip and has no branches, so that LLVM vectorises it. Constants have the dtype of
+the arrays, as a Python float would promote float32 to float64. Lengths and starts of strips are unsigned, which spares
+numba the test for negative indices.
 """
 
 from typing import NamedTuple
@@ -28,63 +28,64 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._interpolation import FARTHEST
-from ...metrics.base import SMALLEST_NORM
-from . import geodesics, retrace
-from .geodesics import STRIP, Flow
-from .jit import compiled, inlined, inner
-from .sides import side_of
+from . import geodesics, geodesics_backward
+from .central_difference import side_of
+from .geodesics import FlowSettings
+from .jit import compiled, inlined, noalloc
+from .strip import STRIP, add_scaled, fill
+from .tangent_ball import add_ball_gradient, fill_inverse_norm
 
 GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 
-# Columns of the table of taps: cell or direction (z, y, x), radius, the sample's number j, that of its direction, and
-# the length of its geodesic.
-RADIUS, NUMBER, DIRECTION, LENGTH = range(3, 7)
+# Columns of the stencil: cell or direction (z, y, x), radius (of a geodesic: fraction of the path), the sample's index
+# j, the index of its direction, and the length of its geodesic.
+RADIUS, INDEX, DIRECTION, LENGTH = range(3, 7)
 
 
 class Geometry(NamedTuple):
-    """What all pixels share: sizes, the output's centres o·stride + origin + half, what is done with far positions.
+    """Constants that all pixels share, three of each: sizes, output centers o·stride + origin + half, border handling.
 
-    They are brought onto the ring, or fold back into the image; folding, a mirror along some axes. A centre's whole
-    pixels are kept apart from its half, and positions are counted from there: far from 0 they would lose fractions.
+    Far positions are clamped to the halo or folded into the image, with a mirror along some axes. The integer part of a
+    center is kept apart from its half, and offsets are relative to it: large coordinates would lose their fractions.
     """
 
-    size: tuple[int, ...]  # three of each
-    pitch: tuple[int, ...]  # from an address to the next along each axis, in the image with its ring
+    size: tuple[int, ...]
+    pitch: tuple[int, ...]  # distance between neighbours along each axis, in the image with its halo
     out: tuple[int, ...]
     stride: tuple[int, ...]
     origin: tuple[int, ...]
     half: tuple[float, ...]
-    first: int  # the first axis that there is
+    first_axis: int  # first existing axis: 0 in 3-D, 1 in 2-D, 2 in 1-D
     kind: int
     folds: bool
     mirrors: tuple[bool, ...]
-    backward: bool  # whether derivatives are to be taken
+    backward: bool  # whether gradients are computed
     tolerance: float  # see _interpolation.lattice_tolerance
-    flow: Flow
+    flow: FlowSettings
 
 
 @compiled
-def make_strip(geometry, like):
-    """Return room for what is known of a strip's pixels; rows may be longer than the strip.
+def make_strip_buffers(geometry, like):
+    """Return the buffers of a strip's pixels: center, pixel, pixel_term and paths.
 
-    centre [3, n], whole pixels, in the image with its ring; pixel [2, n], row and column in the output; along [3, n],
-    for a ball 1/F, √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; and their paths.
+    center [3, n], integer part, in the image with its halo; pixel [2, n], row and column in the output; pixel_term [3,
+    n], for a ball 1/F, √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; the paths of geodesics.
     """
     shape = (3, STRIP)
     paths = geodesics.make_paths(geometry.flow, like)
     return np.empty(shape, like.dtype), np.empty((2, STRIP), like.dtype), np.zeros(shape, like.dtype), paths
 
 
-@inner
-def stand(geometry, start, centre, pixel, n):
-    """Begin a strip of n output pixels from ``start`` on: write where they are in the image and in the output."""
-    real, (_, rows, columns), (z0, y0, x0) = centre.dtype.type, geometry.out, geometry.origin
+@noalloc
+def load_centers(geometry, start, center, pixel, n):
+    """Write the centers and the output rows and columns of n output pixels from ``start`` on."""
+    real, (_, rows, columns), (z0, y0, x0) = center.dtype.type, geometry.out, geometry.origin
     y, x = np.intp(start) // columns, np.intp(start) % columns
     z, y = y // rows, y % rows
     for i in range(n):
-        centre[0, i] = real(z * geometry.stride[0] + z0 + 1)
-        centre[1, i] = real(y * geometry.stride[1] + y0 + 1)
-        centre[2, i] = real(x * geometry.stride[2] + x0 + 1)
+        center[0, i] = real(z * geometry.stride[0] + z0 + 1)
+        center[1, i] = real(y * geometry.stride[1] + y0 + 1)
+        center[2, i] = real(x * geometry.stride[2] + x0 + 1)
         pixel[0, i], pixel[1, i] = y, x
         x += 1
         if x == columns:
@@ -93,300 +94,245 @@ def stand(geometry, start, centre, pixel, n):
             z, y = z + 1, 0
 
 
-@inner
-def turns(taps, t):
-    """Return whether the t-th tap looks in another direction than the one before."""
-    return taps[t, DIRECTION] != taps[t - 1, DIRECTION]
+@noalloc
+def direction_changes(stencil, t):
+    """Return whether the sample of stencil row t has another direction than the one before."""
+    return stencil[t, DIRECTION] != stencil[t - 1, DIRECTION]
 
 
-@inner
-def aim(geometry, field, start, taps, t, pixel, along, paths, n):
-    """Prepare for the taps in the direction of the t-th, for n pixels from ``start`` on; field [n, N], or the nodes."""
+@noalloc
+def prepare_direction(geometry, params, start, stencil, t, pixel, pixel_term, paths, n):
+    """Compute the terms of the direction of stencil row t for n pixels from ``start`` on; params [n, N] or nodes."""
     if geometry.kind == BALL:
-        fill_reach(geometry.first, field, start, taps, t, along, n)
+        fill_inverse_norm(geometry.first_axis, params, start, stencil, t, pixel_term, n)
     elif geometry.kind == GEODESIC:
-        geodesics.trace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], pixel, paths, n)
+        geodesics.trace(geometry.flow, params, stencil[t, 1], stencil[t, 2], stencil[t, LENGTH], pixel, paths, n)
 
 
 @inlined
-def locate(geometry, field, start, taps, t, centre, along, paths, address, up, follows, side, n):
-    """Write where the samples of the t-th tap lie: addresses [n], weights of the later corners along each axis [3, n].
+def compute_addresses(
+    geometry, params, start, stencil, t, center, pixel_term, paths, address, upper_weight, weight_slope, side, n
+):
+    """Write the addresses [n] and the upper corners' weights [3, n] of the samples of stencil row t.
 
-    In the backward pass, also how weights follow positions [3, n]: 1, −1 in a mirror, 0 where they do not; and the
-    sides of whole coordinates [3, n], see sides.py, of which it returns the number.
+    In the backward pass, also write the derivative of the weights by the position [3, n], which is 1, −1 if mirrored or
+    0 if clamped, and the sides of integer coordinates [3, n] (see central_difference.py). Returns the number of the
+    latter.
     """
     kind = geometry.kind
     if kind == GEODESIC:
-        geodesics.displace(geometry.flow, taps[t, RADIUS], paths, along, n)
+        geodesics.fill_displacement(geometry.flow, stencil[t, RADIUS], paths, pixel_term, n)
     if kind in (SHIFTED, DEFORMABLE, DILATED):
-        return place(geometry, taps, t, centre, field, start, address, up, follows, side, n)
-    return place(geometry, taps, t, centre, along, np.uint64(0), address, up, follows, side, n)
+        return positions_to_addresses(
+            geometry, stencil, t, center, params, start, address, upper_weight, weight_slope, side, n
+        )
+    return positions_to_addresses(
+        geometry, stencil, t, center, pixel_term, np.uint64(0), address, upper_weight, weight_slope, side, n
+    )
 
 
 @inlined
-def place(geometry, taps, t, centre, along, skip, address, up, follows, side, n):
-    """Turn the positions of a tap, which follow the array ``along`` from ``skip`` on, into addresses and weights."""
-    first = geometry.first
-    if first == 1 and not geometry.folds:
-        clamp_plane(geometry, taps, t, centre, along, skip, address, up, n)
+def positions_to_addresses(
+    geometry, stencil, t, center, pixel_term, term_start, address, upper_weight, weight_slope, side, n
+):
+    """As ``compute_addresses``, for offsets that depend on the array ``pixel_term`` from ``term_start`` on."""
+    first_axis = geometry.first_axis
+    if first_axis == 1 and not geometry.folds:
+        clamp_plane(geometry, stencil, t, center, pixel_term, term_start, address, upper_weight, n)
     else:
-        # A line is the middle one of three rows.
-        fill(0 if first < 2 else geometry.pitch[1], address, n)
-        if first == 2:
-            up[1, :] = up.dtype.type(0)
-        for axis in range(first, 3):
+        # A 1-D signal is the middle of three rows: the other two are its halo.
+        fill(0 if first_axis < 2 else geometry.pitch[1], address, n)
+        if first_axis == 2:
+            upper_weight[1, :] = upper_weight.dtype.type(0)
+        for axis in range(first_axis, 3):
             if geometry.folds:
-                fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n)
+                fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n)
             else:
-                clamp(geometry, taps, t, centre, axis, along, skip, address, up, n)
-    sides = up.dtype.type(0)
+                clamp(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, n)
+    sides = upper_weight.dtype.type(0)
     if geometry.backward:
-        for axis in range(first, 3):
+        for axis in range(first_axis, 3):
             if not geometry.folds:
-                fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n)
-            count = fill_sides(geometry, taps, t, axis, up, follows, side, n)
+                fill_clamp_slope(geometry, stencil, t, center, axis, pixel_term, term_start, weight_slope, n)
+            count = fill_sides(geometry, stencil, t, axis, upper_weight, weight_slope, side, n)
             if count > 0 and not geometry.folds:
-                double_outermost(geometry, taps, t, centre, axis, along, skip, side, n)
+                double_sides_at_halo(geometry, stencil, t, center, axis, pixel_term, term_start, side, n)
             sides += count
     return sides
 
 
 @inlined
-def offset_of(geometry, taps, t, axis):
-    """Return where a tap looks along an axis, from a centre's whole pixels on.
+def offset_terms(geometry, stencil, t, axis):
+    """Return the offset along an axis of the sample of stencil row t, relative to the integer part of the center.
 
-    As a constant, a factor, and the row of the array that this multiplies.
+    It is given as a constant, a factor, and the row of the array that the factor multiplies.
     """
-    a, zero, one = taps[t, axis], taps.dtype.type(0), taps.dtype.type(1)
-    half, row = taps.dtype.type(geometry.half[axis]), row_of(geometry.kind, taps[t, NUMBER], geometry.first, axis)
+    a, zero, one = stencil[t, axis], stencil.dtype.type(0), stencil.dtype.type(1)
+    half = stencil.dtype.type(geometry.half[axis])
+    row = term_row(geometry.kind, stencil[t, INDEX], geometry.first_axis, axis)
     if geometry.kind == BALL:
-        return half, taps[t, RADIUS] * a, row
+        return half, stencil[t, RADIUS] * a, row
     if geometry.kind == DILATED:
         return half, a, row
     return half if geometry.kind == GEODESIC else half + a, zero if geometry.kind == GRID else one, row
 
 
 @inlined
-def movable(geometry, taps, t, axis):
-    """Return whether the coordinate of a tap's samples along an axis depends on the geometry's parameters."""
-    _, factor, _ = offset_of(geometry, taps, t, axis)
+def is_variable(geometry, stencil, t, axis):
+    """Return whether the samples' coordinate along an axis depends on the support parameters."""
+    _, factor, _ = offset_terms(geometry, stencil, t, axis)
     return factor != 0
 
 
 @inlined
-def row_of(kind, number, first, axis):
-    """Return which row, of the field or of ``along``, holds what a tap's offset along an axis follows."""
+def term_row(kind, index, first_axis, axis):
+    """Return the row of params, or of pixel_term, that the offset of sample ``index`` along an axis depends on."""
     if kind in (BALL, DILATED):
         return 0
     if kind in (GRID, GEODESIC):
         return axis
-    return axis - first + (np.intp(number) * (3 - first) if kind == DEFORMABLE else 0)
+    return axis - first_axis + (np.intp(index) * (3 - first_axis) if kind == DEFORMABLE else 0)
 
 
 @inlined
-def onto_ring(centre, p, size):
-    """Bring a position along one axis onto the ring, beyond which all is as on it: return the cell, the weight there.
+def clamp_to_halo(center, position, size):
+    """Clamp a position along one axis to the halo; return the cell index and the upper corner's weight.
 
-    Positions count from the centre on, cells from the ring's first pixel on. NaN becomes a cell like any other, and
-    stays NaN in the weight.
+    Positions are relative to the center, cells to the first line of the halo. For NaN the cell is valid and the weight
+    NaN.
     """
-    real = type(p)
-    last = real(size) - centre  # the last cell
-    inside = -centre if p < -centre else p
+    real = type(position)
+    last = real(size) - center  # the last cell
+    inside = -center if position < -center else position
     cell = np.floor(inside)
     cell = cell if cell < last else last
     weight = inside - cell
-    return np.int32(centre + cell), real(1) if weight > real(1) else weight
+    return np.int32(center + cell), real(1) if weight > real(1) else weight
 
 
 @inlined
-def clamp_plane(geometry, taps, t, centre, along, skip, address, up, n):
-    """Bring positions in a plane onto the ring, along both axes at once."""
+def clamp_plane(geometry, stencil, t, center, pixel_term, term_start, address, upper_weight, n):
+    """Write addresses and weights of positions in a plane, clamped to the halo along both axes at once."""
     (_, height, width), pitch = geometry.size, np.int32(geometry.pitch[1])
-    constant_y, factor_y, row_y = offset_of(geometry, taps, t, 1)
-    constant_x, factor_x, row_x = offset_of(geometry, taps, t, 2)
+    constant_y, factor_y, row_y = offset_terms(geometry, stencil, t, 1)
+    constant_x, factor_x, row_x = offset_terms(geometry, stencil, t, 2)
     for i in range(n):
-        y, up[1, i] = onto_ring(centre[1, i], constant_y + factor_y * along[row_y, skip + i], height)
-        x, up[2, i] = onto_ring(centre[2, i], constant_x + factor_x * along[row_x, skip + i], width)
+        y, upper_weight[1, i] = clamp_to_halo(
+            center[1, i], constant_y + factor_y * pixel_term[row_y, term_start + i], height
+        )
+        x, upper_weight[2, i] = clamp_to_halo(
+            center[2, i], constant_x + factor_x * pixel_term[row_x, term_start + i], width
+        )
         address[i] = y * pitch + x
 
 
-@inner
-def clamp(geometry, taps, t, centre, axis, along, skip, address, up, n):
-    """Bring positions along one axis onto the ring."""
+@noalloc
+def clamp(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, n):
+    """Write the weights along one axis of positions clamped to the halo, and add to the addresses."""
     size, pitch = geometry.size[axis], np.int32(geometry.pitch[axis])
-    constant, factor, row = offset_of(geometry, taps, t, axis)
+    constant, factor, row = offset_terms(geometry, stencil, t, axis)
     for i in range(n):
-        cell, up[axis, i] = onto_ring(centre[axis, i], constant + factor * along[row, skip + i], size)
+        cell, upper_weight[axis, i] = clamp_to_halo(
+            center[axis, i], constant + factor * pixel_term[row, term_start + i], size
+        )
         address[i] += cell * pitch
 
 
-@inner
-def fill_inside(geometry, taps, t, centre, axis, along, skip, follows, n):
+@noalloc
+def fill_clamp_slope(geometry, stencil, t, center, axis, pixel_term, term_start, weight_slope, n):
     """Write 1 where a position lies in the image with its halo, else 0."""
-    real = follows.dtype.type
-    constant, factor, row = offset_of(geometry, taps, t, axis)
+    real = weight_slope.dtype.type
+    constant, factor, row = offset_terms(geometry, stencil, t, axis)
     zero, one, last = real(0), real(1), real(geometry.size[axis] + 1)
     slack = max(real(geometry.tolerance), zero)  # a negative tolerance switches central differences off, nothing else
     for i in range(n):
-        p = centre[axis, i] + (constant + factor * along[row, skip + i])
-        follows[axis, i] = one if p >= -slack and p <= last + slack else zero
+        position = center[axis, i] + (constant + factor * pixel_term[row, term_start + i])
+        weight_slope[axis, i] = one if position >= -slack and position <= last + slack else zero
 
 
-@inner
-def fill_sides(geometry, taps, t, axis, up, follows, side, n):
-    """Write the sides of whole coordinates that have a derivative; return how many there are."""
-    real, tolerance = up.dtype.type, up.dtype.type(geometry.tolerance)
-    if not movable(geometry, taps, t, axis):
+@noalloc
+def fill_sides(geometry, stencil, t, axis, upper_weight, weight_slope, side, n):
+    """Write the sides of integer coordinates that have a derivative; return their number."""
+    real, tolerance = upper_weight.dtype.type, upper_weight.dtype.type(geometry.tolerance)
+    if not is_variable(geometry, stencil, t, axis):
         side[axis, :] = real(0)
         return real(0)
     count = real(0)
     for i in range(n):
-        whole = side_of(up[axis, i], tolerance) * np.abs(follows[axis, i])
+        whole = side_of(upper_weight[axis, i], tolerance) * np.abs(weight_slope[axis, i])
         side[axis, i] = whole
         count += whole * whole
     return count
 
 
-@inner
-def double_outermost(geometry, taps, t, centre, axis, along, skip, side, n):
-    """Double the sides of whole coordinates on the outermost line of the halo."""
-    constant, factor, row = offset_of(geometry, taps, t, axis)
+@noalloc
+def double_sides_at_halo(geometry, stencil, t, center, axis, pixel_term, term_start, side, n):
+    """Double the sides of integer coordinates on the outermost line of the halo."""
+    constant, factor, row = offset_terms(geometry, stencil, t, axis)
     half, one, two = side.dtype.type(0.5), side.dtype.type(1), side.dtype.type(2)
     end = side.dtype.type(geometry.size[axis]) + half
     for i in range(n):
-        p = centre[axis, i] + (constant + factor * along[row, skip + i])
-        side[axis, i] *= one if p > half and p < end else two
+        position = center[axis, i] + (constant + factor * pixel_term[row, term_start + i])
+        side[axis, i] *= one if position > half and position < end else two
 
 
-@inner
-def fold(geometry, taps, t, centre, axis, along, skip, address, up, follows, n):
-    """Bring positions along one axis into the image by whole periods, the second half of which may be mirrored."""
-    real, step = up.dtype.type, np.int32(geometry.pitch[axis])
+@noalloc
+def fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n):
+    """Write the weights along one axis of positions folded into the image, and add to the addresses."""
+    real, step = upper_weight.dtype.type, np.int32(geometry.pitch[axis])
     size, mirrors = geometry.size[axis], geometry.mirrors[axis]
-    constant, factor, row = offset_of(geometry, taps, t, axis)
+    constant, factor, row = offset_terms(geometry, stencil, t, axis)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (size - 1) if mirrors else size)
-    turn = real(size - 1) if mirrors else period  # from here on the mirror image
+    mirror_start = real(size - 1) if mirrors else period  # beyond it lies the mirror image
     inverse, tolerance = one / period, real(geometry.tolerance)
     for i in range(n):
-        p = constant + factor * along[row, skip + i]
-        near = p if p > -farthest else -farthest
-        near = near if near < farthest else farthest
-        low = np.floor(near)
-        fraction = near - low
-        low += centre[axis, i]
+        position = constant + factor * pixel_term[row, term_start + i]
+        clamped = position if position > -farthest else -farthest
+        clamped = clamped if clamped < farthest else farthest
+        low = np.floor(clamped)
+        fraction = clamped - low
+        low += center[axis, i]
         folded = low - one - period * np.floor((low - one) * inverse)
-        folded = folded + period if folded < zero else folded  # where the quotient was rounded
+        folded = folded + period if folded < zero else folded  # the quotient may be rounded
         folded = folded - period if folded >= period else folded
-        flipped = folded >= turn
+        flipped = folded >= mirror_start
         folded = period - one - folded if flipped else folded
-        follows[axis, i] = (-one if flipped else one) if near == p else zero
+        weight_slope[axis, i] = (-one if flipped else one) if clamped == position else zero
         fraction = one - fraction if flipped else fraction
-        up[axis, i] = fraction if p == p else p
-        # The last cell of a circular image is its first one too, which has a neighbour after it.
-        folded = -one if folded == turn - one and fraction >= one - tolerance and not mirrors else folded
+        upper_weight[axis, i] = fraction if position == position else position
+        # The last cell of a circular image equals the cell before its first, which has an outer neighbour in memory.
+        folded = -one if folded == mirror_start - one and fraction >= one - tolerance and not mirrors else folded
         address[i] += (np.int32(folded) + np.int32(1)) * step
 
 
-@inner
-def touch(address, n, touched):
-    """Widen the range of addresses that were written."""
-    low, high = touched[0], touched[1]
-    for i in range(n):
-        low, high = min(low, address[i]), max(high, address[i])
-    touched[0], touched[1] = low, high
+@noalloc
+def accumulate_position_gradient(geometry, start, stencil, t, pixel_term, paths, grad_position, grad_params, n):
+    """Add the gradient [3, n] of the sampling locations of stencil row t to that of the terms they depend on.
 
-
-@inner
-def feel(geometry, start, taps, t, along, paths, slope, total, n):
-    """Add what the gradient of a tap's positions, slope [3, n], says: to ``total``, like field, or until ``settle``."""
-    kind, none = geometry.kind, np.uint64(0)
+    That is grad_params, or a buffer of the direction, which ``backpropagate_direction`` reads.
+    """
+    kind, column0 = geometry.kind, np.uint64(0)
     if kind == GEODESIC:
-        retrace.feel(geometry.flow, taps[t, RADIUS], paths, slope, n)
-    for axis in range(geometry.first, 3):
-        row = row_of(kind, taps[t, NUMBER], geometry.first, axis)
+        geodesics_backward.accumulate_sample_gradient(geometry.flow, stencil[t, RADIUS], paths, grad_position, n)
+    for axis in range(geometry.first_axis, 3):
+        row = term_row(kind, stencil[t, INDEX], geometry.first_axis, axis)
         if kind == BALL:
-            add_scaled(taps[t, RADIUS] * taps[t, axis], slope, axis, none, along, row + 2, none, n)
+            add_scaled(
+                stencil[t, RADIUS] * stencil[t, axis], grad_position, axis, column0, pixel_term, row + 2, column0, n
+            )
         elif kind == DILATED:
-            add_scaled(taps[t, axis], slope, axis, none, total, row, start, n)
+            add_scaled(stencil[t, axis], grad_position, axis, column0, grad_params, row, start, n)
         elif kind not in (GRID, GEODESIC):
-            add_scaled(slope.dtype.type(1), slope, axis, none, total, row, start, n)
+            add_scaled(grad_position.dtype.type(1), grad_position, axis, column0, grad_params, row, start, n)
 
 
-@inner
-def settle(geometry, field, start, taps, t, along, paths, total, touched, n):
-    """Carry what was felt in the direction of the t-th tap back to the numbers it follows from."""
+@noalloc
+def backpropagate_direction(geometry, params, start, stencil, t, pixel_term, paths, grad_params, written, n):
+    """Backpropagate from the terms of the direction of stencil row t to the support parameters or nodes."""
     if geometry.kind == BALL:
-        add_ball_gradient(geometry.first, start, taps, t, along, total, n)
+        add_ball_gradient(geometry.first_axis, start, stencil, t, pixel_term, grad_params, n)
     elif geometry.kind == GEODESIC:
-        retrace.retrace(geometry.flow, field, taps[t, 1], taps[t, 2], taps[t, LENGTH], paths, total, touched, n)
-
-
-@inner
-def fill_reach(first, field, start, taps, t, along, n):
-    """Write 1/F(u), with F = √(uᵀMu) + ωᵀu never too small to divide by, and √(uᵀMu)."""
-    zero, two = along.dtype.type(0), along.dtype.type(2)
-    u_z, u_y, u_x = taps[t, 0], taps[t, 1], taps[t, 2]
-    # The rows of M_yy, M_yx, M_xx and ω_y, ω_x; a line has the last of each alone, and the others count for nothing.
-    yy, yx, xx, y, x = ((3, 4, 5, 7, 8), (0, 1, 2, 3, 4), (0, 0, 0, 1, 1))[first]
-    drifts = field.shape[0] > x
-    for i in range(n):
-        j = start + i
-        square = u_y * u_y * field[yy, j] + two * u_y * u_x * field[yx, j] + u_x * u_x * field[xx, j]
-        drift = u_y * field[y, j] + u_x * field[x, j] if drifts else zero
-        if first == 0:
-            square += u_z * u_z * field[0, j] + two * u_z * u_y * field[1, j] + two * u_z * u_x * field[2, j]
-            drift += u_z * field[6, j] if drifts else zero
-        along[0, i], along[1, i] = reach_of(square, drift)
-
-
-@inlined
-def reach_of(square, drift):
-    """Return 1/F and √(uᵀMu)."""
-    real = type(square)
-    root = np.sqrt(real(0) if square <= real(0) else square)
-    norm, smallest = root + drift, real(SMALLEST_NORM)
-    return real(1) / (smallest if norm < smallest else norm), root
-
-
-@inner
-def add_ball_gradient(first, start, taps, t, along, total, n):
-    """Add the derivative by M and ω; along [3, n] holds 1/F, √(uᵀMu) and the gradient of 1/F, which is then 0 again."""
-    real, row, none = along.dtype.type, 0, np.uint64(0)
-    farthest, zero, half, two = real(1 / SMALLEST_NORM), real(0), real(0.5), real(2)
-    for i in range(n):
-        felt = -along[2, i] * along[0, i] * along[0, i]
-        along[2, i] = zero if along[0, i] >= farthest else felt
-        along[1, i] = zero if along[1, i] <= zero else half * along[2, i] / along[1, i]
-    for j in range(first, 3):
-        for k in range(j, 3):
-            factor = taps[t, j] * taps[t, k]
-            add_scaled(factor if j == k else two * factor, along, 1, none, total, row, start, n)
-            row += 1
-    if row < total.shape[0]:
-        for j in range(first, 3):
-            add_scaled(taps[t, j], along, 2, none, total, row, start, n)
-            row += 1
-    along[2, :] = zero
-
-
-@inner
-def add_scaled(factor, value, row, skip, total, to, start, n):
-    """Add a multiple of one row, from ``skip`` on, to another, from ``start`` on."""
-    for i in range(n):
-        total[to, start + i] += factor * value[row, skip + i]
-
-
-@inner
-def fill(value, to, n):
-    """Write one number everywhere."""
-    for i in range(n):
-        to[i] = value
-
-
-@inner
-def weigh_sheet(sheet, up, share, n):
-    """Multiply by the weight of a sheet, the first or the second of the two that a sample of a volume is read in."""
-    for i in range(n):
-        share[i] *= up[0, i] if sheet else share.dtype.type(1) - up[0, i]
+        geodesics_backward.trace_backward(
+            geometry.flow, params, stencil[t, 1], stencil[t, 2], stencil[t, LENGTH], paths, grad_params, written, n
+        )

@@ -1,8 +1,8 @@
-"""Tasks shared out among torch's own threads, as many as it may use, each with a BLAS of its own.
+"""Tasks distributed over torch's own threads, with a single-threaded BLAS in each.
 
-A second pool of threads would fight torch's for the cores: those wait for their next task awake. So where torch's
-OpenMP can be found, its team is called; else threads of Python do, as kernels run without its lock. Numba's threads
-would be a second pool too, and they abort a process in which two threads of Python compute at the same time.
+A second thread pool would compete with torch's for the cores, since idle OpenMP threads keep spinning. So tasks run on
+torch's OpenMP team where that library can be found, otherwise on Python threads (kernels release the GIL). Numba's
+threads would be a second pool too, and they abort the process when two Python threads use them at the same time.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ Task = TypeVar("Task")
 _BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-def share(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
-    """Do the work of each task on the next free of torch.get_num_threads() threads, the caller's among them.
+def run_tasks(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
+    """Call ``work`` on each task, on up to torch.get_num_threads() threads including the caller's.
 
-    Matrix products inside a task take one thread, whatever torch is set to: the tasks are what runs side by side, and
-    a product's rounding does not depend on how many do.
+    BLAS uses one thread inside a task, whatever torch's setting: tasks already run in parallel, and the rounding of a
+    matrix product must not depend on the number of threads.
     """
-    listed = list(tasks)
-    queue = iter(listed)  # its steps are taken under Python's lock: no task is done twice
+    pending = list(tasks)
+    queue = iter(pending)  # advanced under the GIL: no task runs twice
     errors: list[BaseException] = []
 
     def body(_: object = None) -> None:
@@ -37,37 +37,37 @@ def share(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
         try:
             for task in queue:
                 work(task)
-        except BaseException as error:  # to be raised by the caller, whichever thread met it
+        except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
         finally:
             set_blas_threads(before)
 
-    count = min(torch.get_num_threads(), len(listed))
+    count = min(torch.get_num_threads(), len(pending))
     if count < 2:
         body()
     else:
-        _side_by_side(body, count)
+        _run_on_threads(body, count)
     if errors:
         raise errors[0]
 
 
-def _side_by_side(body: Callable[..., None], count: int) -> None:
-    """Call ``body`` on so many threads at the same time, and wait."""
+def _run_on_threads(body: Callable[..., None], count: int) -> None:
+    """Call ``body`` on ``count`` threads at the same time, and wait for all of them."""
     openmp = _openmp()
     if openmp is not None:
         openmp.GOMP_parallel(_BODY(body), None, count, 0)
         return
-    helpers = [threading.Thread(target=body) for _ in range(count - 1)]
-    for helper in helpers:
-        helper.start()
+    workers = [threading.Thread(target=body) for _ in range(count - 1)]
+    for worker in workers:
+        worker.start()
     body()
-    for helper in helpers:
-        helper.join()
+    for worker in workers:
+        worker.join()
 
 
 @functools.cache
 def _openmp() -> Any:
-    """Return the OpenMP library that torch has loaded; None where it cannot be seen or lacks GNU's entry."""
+    """Return the OpenMP library that torch has loaded, or None if it is not found or lacks GOMP_parallel."""
     try:
         loaded = re.findall(r"\S+/lib(?:gomp|iomp5|omp)\b\S*\.so\S*", Path("/proc/self/maps").read_text())
         ours = sorted(set(loaded), key=lambda path: "torch" not in path)

@@ -1,90 +1,91 @@
-"""Tiles of samples, gathered as rows of channels: their layout in memory, and where their samples lie.
+"""Tiles of samples in an im2col buffer: their memory layout and their sampling locations.
 
-A tile is T consecutive output pixels of one image and some taps; it fits in the caches of one core. Where its samples
-lie is written down once, tap by tap, and read by every kernel:
+A tile is T consecutive output pixels of one image times some samples; it fits in the caches of one core. Its sampling
+locations are computed once and read by every kernel:
 
-    address [taps, G, T]       of the first corner, in the image with its halo
-    up      [taps, G, 3, T]    weights of the later corners along each axis
-    follows [taps, G, 3, T]    how these follow the position
-    side    [taps, G, 3, T]    of whole coordinates: see sides.py
+    address      [samples, G, T]       of the lower corner, in the image with its halo
+    upper_weight [samples, G, 3, T]    weights of the upper corners along each axis
+    weight_slope [samples, G, 3, T]    their derivative by the position
+    side         [samples, G, 3, T]    of integer coordinates, see central_difference.py
 
-These buffers, and the columns of samples, may be larger than the tile. In a volume a sample is gathered from two
-sheets, each of which is handled as a plane.
+These buffers and the im2col buffer may be larger than the tile. In a volume a sample is interpolated in two slices,
+each of which is treated like a 2-D image.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .jit import inner
-from .sampling import NUMBER
+from .jit import noalloc
+from .sampling import INDEX
 
 
-class Layout(NamedTuple):
-    """How channels stand in memory: runs of ``span`` share a metric and a group of weights.
+class TileLayout(NamedTuple):
+    """Sizes of channel groups and of tiles.
 
-    The image is [addresses, C], columns are [groups, T, taps, per_group] and weights [groups, P · per_group,
-    outs_per_group]. Where ``each`` channel has weights of its own, all are one group and weights are [1, P, C].
+    Runs of ``run_length`` consecutive channels share a metric and a weight group. The image is [addresses, C], the
+    im2col buffer [groups, T, samples, in_per_group] and weights are [groups, P · in_per_group, out_per_group]. A
+    depthwise convolution counts as one group, with weights [1, P, C].
     """
 
-    ins: int
+    in_channels: int
     per_metric: int
-    per_group: int
-    outs_per_group: int
-    span: int
-    each: bool
-    planar: bool  # whether output and its gradient are [C_out, N] instead of [N, C_out]
-    size: int  # of a tile, in pixels, at most a strip
-    depth: int  # and in taps
+    in_per_group: int
+    out_per_group: int
+    run_length: int
+    depthwise: bool
+    channels_first: bool  # output and its gradient are [C_out, N], otherwise [N, C_out]
+    tile_pixels: int  # most pixels of a tile, at most a strip
+    tile_samples: int  # most samples of a tile
 
 
 class Tile(NamedTuple):
-    """Which pixels, and which taps."""
+    """The output pixels and the stencil rows of a tile."""
 
-    pixel: int
-    size: int
-    tap: int
-    depth: int
+    first_pixel: int
+    pixels: int
+    first_sample: int
+    samples: int
 
 
-class Places(NamedTuple):
-    """Where a tile's samples lie."""
+class SamplePositions(NamedTuple):
+    """The sampling locations of a tile."""
 
     address: np.ndarray
-    up: np.ndarray
-    follows: np.ndarray
+    upper_weight: np.ndarray
+    weight_slope: np.ndarray
     side: np.ndarray
 
 
-@inner
-def corners(geometry, layout, address, sheet, channel):
-    """Return where the four corners' channels start in an image [addresses · C], in one of its sheets."""
-    # Unsigned: indices that numba need not ask the sign of.
-    a = np.uint64((address + sheet * geometry.pitch[0]) * layout.ins + channel)
-    right, down = np.uint64(layout.ins), np.uint64(geometry.pitch[1] * layout.ins)
+@noalloc
+def corner_channel_starts(geometry, layout, address, z_slice, channel):
+    """Return where a channel of the four corners starts in an image [addresses · C], in one of its slices."""
+    # Unsigned: numba then omits the test for negative indices.
+    a = np.uint64((address + z_slice * geometry.pitch[0]) * layout.in_channels + channel)
+    right, down = np.uint64(layout.in_channels), np.uint64(geometry.pitch[1] * layout.in_channels)
     return a, a + right, a + down, a + down + right
 
 
-@inner
-def corner_weights(up_y, up_x, gain):
-    """Return the four corners' weights, times the gain."""
-    high, right = gain * up_y, gain * up_x
-    both = high * up_x
-    return gain - high - right + both, right - both, high - both, both
+@noalloc
+def scaled_corner_weights(upper_y, upper_x, gain):
+    """Return the weights of the four corners times the gain."""
+    lower, right = gain * upper_y, gain * upper_x
+    diagonal = lower * upper_x
+    return gain - lower - right + diagonal, right - diagonal, lower - diagonal, diagonal
 
 
-@inner
-def fill_gains(modulation, taps, g, k, tile, gain):
-    """Write what multiplies the samples of a tile at its k-th tap: 1 where nothing does."""
+@noalloc
+def fill_gain(modulation, stencil, g, k, tile, gain):
+    """Write the modulation of the tile's k-th sample, or 1 if there is none."""
     gain[:] = 1
     if modulation.shape[1]:
-        factor = modulation[g, np.intp(taps[tile.tap + k, NUMBER]), tile.pixel :]
-        for i in range(tile.size):
+        factor = modulation[g, np.intp(stencil[tile.first_sample + k, INDEX]), tile.first_pixel :]
+        for i in range(tile.pixels):
             gain[i] = factor[i]
 
 
-@inner
-def first_column(layout, tile, k, channel):
-    """Return where a channel of the tile's first pixel stands in its columns at the k-th tap."""
-    group, inner = channel // layout.per_group, channel % layout.per_group
-    return (group * tile.size * tile.depth + k) * layout.per_group + inner
+@noalloc
+def column_index(layout, tile, k, channel):
+    """Return the index in the im2col buffer of a channel of the tile's first pixel and k-th sample."""
+    group, channel_in_group = channel // layout.in_per_group, channel % layout.in_per_group
+    return (group * tile.pixels * tile.samples + k) * layout.in_per_group + channel_in_group

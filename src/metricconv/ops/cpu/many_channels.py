@@ -1,0 +1,215 @@
+"""Kernels for many channels: the samples of a tile are gathered into an im2col buffer and multiplied by gemm.
+
+Arrays are channels-last.
+"""
+
+import numpy as np
+
+from .jit import compiled, noalloc
+from .position_gradients import fill_position_gradients
+from .products import accumulate_weight_gradient, columns_gradient, make_blas_arguments, multiply_columns
+from .sampling import (
+    accumulate_position_gradient,
+    backpropagate_direction,
+    compute_addresses,
+    direction_changes,
+    load_centers,
+    make_strip_buffers,
+    prepare_direction,
+)
+from .simd import CHANNELS_PER_VECTOR, blend_channels
+from .strip import STRIP, extend_range, multiply_by_slice_weight
+from .tiles import SamplePositions, Tile, column_index, corner_channel_starts, fill_gain, scaled_corner_weights
+
+
+@compiled
+def forward(gemm, columns, x, params, stencil, weight, modulation, geometry, layout, out, start, stop):
+    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
+
+    ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer; x [addresses, C], params [G, n,
+    N], stencil [P, 7], modulation [G, P or 0, N], out [N, C_out] or, if ``layout.channels_first``, [C_out, N].
+    """
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params, layout)
+    blas = make_blas_arguments(x)
+    buffer = np.empty(layout.tile_pixels * layout.out_per_group, x.dtype)
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    samples = balanced_size(stencil.shape[0], layout.tile_samples)
+    for first_pixel in range(start, stop, pixels):
+        for first_sample in range(0, stencil.shape[0], samples):
+            tile = Tile(
+                first_pixel,
+                min(pixels, stop - first_pixel),
+                first_sample,
+                min(samples, stencil.shape[0] - first_sample),
+            )
+            compute_sample_positions(geometry, params, stencil, strip, positions, tile)
+            gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
+            multiply_columns(gemm, blas, columns, weight, layout, buffer, out, tile)
+
+
+@compiled
+def backward(
+    gemm, columns, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad, grad_image,
+    image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
+):  # fmt: skip
+    """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
+
+    grad is like out. grad_image [addresses, C] and grad_weight, like weight, are written by this task alone; the other
+    gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the addresses
+    written.
+    """
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params, layout)
+    blas = make_blas_arguments(x)
+    grad_position = np.empty(positions.upper_weight.shape, x.dtype)
+    needs_position_grad = needs_params_grad or grad_modulation.shape[1] > 0
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    samples = balanced_size(stencil.shape[0], layout.tile_samples)
+    for first_pixel in range(start, stop, pixels):
+        for first_sample in range(0, stencil.shape[0], samples):
+            tile = Tile(
+                first_pixel,
+                min(pixels, stop - first_pixel),
+                first_sample,
+                min(samples, stencil.shape[0] - first_sample),
+            )
+            compute_sample_positions(geometry, params, stencil, strip, positions, tile)
+            if grad_weight.size:
+                gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
+                accumulate_weight_gradient(gemm, blas, columns, grad, layout, grad_weight, tile)
+            if grad_image.size or needs_position_grad:  # overwrites the columns
+                columns_gradient(gemm, blas, grad, weight, layout, columns, tile)
+            if grad_image.size:
+                scatter_columns_gradient(
+                    columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
+                )
+            if needs_position_grad:
+                fill_position_gradients(
+                    x, columns, modulation, stencil, geometry, layout, positions, grad_position, grad_modulation, tile
+                )
+            if needs_params_grad:
+                accumulate_params_gradient(
+                    geometry, params, stencil, strip, grad_position, grad_params, params_written, tile
+                )
+
+
+@noalloc
+def balanced_size(total, largest):
+    """Return the size of nearly equal parts of a total that are at most ``largest``."""
+    count = (total + largest - 1) // largest
+    return (total + count - 1) // count
+
+
+@compiled
+def make_sample_buffers(like, params, layout):
+    """Return buffers for the sampling locations of any tile."""
+    shape = (layout.tile_samples, params.shape[0], 3, layout.tile_pixels)
+    return SamplePositions(
+        np.empty((layout.tile_samples, params.shape[0], layout.tile_pixels), np.int32),
+        np.empty(shape, like.dtype),
+        np.empty(shape, like.dtype),
+        np.zeros(shape, like.dtype),
+    )
+
+
+@noalloc
+def compute_sample_positions(geometry, params, stencil, strip, positions, tile):
+    """Write the sampling locations of a tile."""
+    first, n = np.uint64(tile.first_pixel), np.uint64(tile.pixels)
+    center, pixel, pixel_term, paths = strip
+    load_centers(geometry, first, center, pixel, n)
+    for g in range(params.shape[0]):
+        for k in range(tile.samples):
+            t = tile.first_sample + k
+            if k == 0 or direction_changes(stencil, t):
+                prepare_direction(geometry, params[g], first, stencil, t, pixel, pixel_term, paths, n)
+            compute_addresses(
+                geometry, params[g], first, stencil, t, center, pixel_term, paths, positions.address[k, g],
+                positions.upper_weight[k, g], positions.weight_slope[k, g], positions.side[k, g], n,
+            )  # fmt: skip
+
+
+@noalloc
+def accumulate_params_gradient(geometry, params, stencil, strip, grad_position, grad_params, params_written, tile):
+    """Add the gradient of the support parameters, given that of a tile's sampling locations."""
+    first, n, last = np.uint64(tile.first_pixel), np.uint64(tile.pixels), tile.first_sample + tile.samples - 1
+    _, pixel, pixel_term, paths = strip
+    for g in range(params.shape[0]):
+        for k in range(tile.samples):
+            t = tile.first_sample + k
+            if k == 0 or direction_changes(stencil, t):
+                prepare_direction(geometry, params[g], first, stencil, t, pixel, pixel_term, paths, n)
+            accumulate_position_gradient(
+                geometry, first, stencil, t, pixel_term, paths, grad_position[k, g], grad_params[g], n
+            )
+            if t == last or direction_changes(stencil, t + 1):
+                backpropagate_direction(
+                    geometry, params[g], first, stencil, t, pixel_term, paths, grad_params[g], params_written, n
+                )
+
+
+@compiled
+def gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile):
+    """Write the modulated samples of a tile into the im2col buffer."""
+    vector_end = np.uint64(layout.run_length - layout.run_length % CHANNELS_PER_VECTOR)
+    image, run_length, row_length = x.reshape(-1), np.uint64(layout.run_length), tile.samples * layout.in_per_group
+    gain, n = np.empty(STRIP, x.dtype), np.uint64(tile.pixels)
+    for k in range(tile.samples):
+        for channel in range(0, layout.in_channels, layout.run_length):
+            g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)
+            address = positions.address[k, g]
+            upper_y = positions.upper_weight[k, g, 1]
+            upper_x = positions.upper_weight[k, g, 2]
+            for z_slice in range(2 if geometry.first_axis == 0 else 1):
+                fill_gain(modulation, stencil, g, k, tile, gain)
+                if geometry.first_axis == 0:
+                    multiply_by_slice_weight(z_slice, positions.upper_weight[k, g], gain, n)
+                for i in range(tile.pixels):
+                    a, b, c, d = corner_channel_starts(geometry, layout, address[i], z_slice, channel)
+                    wa, wb, wc, wd = scaled_corner_weights(upper_y[i], upper_x[i], gain[i])
+                    target = np.uint64(first + i * row_length)
+                    if z_slice == 0:
+                        for j in range(np.uint64(0), vector_end, np.uint64(CHANNELS_PER_VECTOR)):
+                            blend_channels(image, (a + j, b + j, c + j, d + j), (wa, wb, wc, wd), columns, target + j)
+                        for j in range(vector_end, run_length):
+                            columns[target + j] = (
+                                image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            )
+                    else:
+                        for j in range(run_length):
+                            columns[target + j] += (
+                                image[a + j] * wa + image[b + j] * wb + image[c + j] * wc + image[d + j] * wd
+                            )
+
+
+@compiled
+def scatter_columns_gradient(
+    grad_columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
+):
+    """Add the gradients of a tile's samples to their corners, and extend the range of addresses written."""
+    image = grad_image.reshape(-1)
+    run_length = np.uint64(layout.run_length)
+    row_length = tile.samples * layout.in_per_group
+    gain, n = np.empty(STRIP, grad_image.dtype), np.uint64(tile.pixels)
+    for k in range(tile.samples):
+        for channel in range(0, layout.in_channels, layout.run_length):
+            g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)
+            address = positions.address[k, g]
+            upper_y = positions.upper_weight[k, g, 1]
+            upper_x = positions.upper_weight[k, g, 2]
+            extend_range(address, n, image_written)
+            for z_slice in range(2 if geometry.first_axis == 0 else 1):
+                fill_gain(modulation, stencil, g, k, tile, gain)
+                if geometry.first_axis == 0:
+                    multiply_by_slice_weight(z_slice, positions.upper_weight[k, g], gain, n)
+                for i in range(tile.pixels):
+                    a, b, c, d = corner_channel_starts(geometry, layout, address[i], z_slice, channel)
+                    wa, wb, wc, wd = scaled_corner_weights(upper_y[i], upper_x[i], gain[i])
+                    source = np.uint64(first + i * row_length)
+                    for j in range(run_length):
+                        grad_value = grad_columns[source + j]
+                        image[a + j] += wa * grad_value
+                        image[b + j] += wb * grad_value
+                        image[c + j] += wc * grad_value
+                        image[d + j] += wd * grad_value

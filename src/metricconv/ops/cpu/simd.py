@@ -1,0 +1,171 @@
+"""Vector instructions that LLVM does not find by itself in the loops of the kernels.
+
+LLVM cannot prove that the arrays a kernel writes do not overlap the image, which is read at computed addresses. It
+would therefore read the corners of one sample after another.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .jit import FAST
+
+SAMPLES_PER_VECTOR = 4  # samples of one channel, see interpolate_vector
+FIELD_CHANNELS = 12  # values per node of a geodesic field, see flow.py
+CHANNELS_PER_VECTOR = 16  # image channels, see blend_channels
+
+_INTEGER = ir.IntType(32)
+
+
+@intrinsic
+def interpolate_vector(
+    typing: Any, x: Any, start: Any, pitch: Any, address: Any, upper_weight: Any, value: Any, column: Any
+) -> Any:
+    """Write the samples column … column + 3 of a strip to value [1, n], interpolated in a plane.
+
+    Args:
+        start: the index of address 0 in x, an array of any shape.
+        pitch: the distance from a row to the next.
+        upper_weight: [3, n], see sampling.py.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, address, upper_weight, value = (
+            context.make_array(signature.args[k])(context, builder, arguments[k]) for k in (0, 3, 4, 5)
+        )
+        real = context.get_value_type(signature.args[0].dtype)
+        pair, vector = ir.VectorType(real, 2).as_pointer(), ir.VectorType(real, SAMPLES_PER_VECTOR).as_pointer()
+        start, pitch, column = (arguments[k] for k in (1, 2, 6))
+        pitch_of_weights = cgutils.unpack_tuple(builder, upper_weight.shape)[1]
+
+        def shuffle(a: Any, b: Any, lanes: list[int]) -> Any:
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INTEGER, len(lanes)), lanes))
+
+        def load_neighbors(begin: Any) -> tuple[Any, Any]:
+            """Return the values at the addresses, relative to an index of x, and those of their right neighbours."""
+            pairs = []
+            for k in range(SAMPLES_PER_VECTOR):
+                offset = builder.load(builder.gep(address.data, [builder.add(column, column.type(k))]))
+                pointer = builder.gep(x.data, [builder.add(begin, builder.zext(offset, begin.type))])
+                pairs.append(builder.load(builder.bitcast(pointer, pair), align=real_size))
+            a, b = (shuffle(pairs[k], pairs[k + 1], [0, 1, 2, 3]) for k in (0, 2))
+            return shuffle(a, b, [0, 2, 4, 6]), shuffle(a, b, [1, 3, 5, 7])
+
+        def load_weights(axis: int) -> Any:
+            pointer = builder.gep(
+                upper_weight.data, [builder.add(builder.mul(pitch_of_weights, pitch_of_weights.type(axis)), column)]
+            )
+            return builder.load(builder.bitcast(pointer, vector), align=real_size)
+
+        def blend(a: Any, b: Any, weight: Any) -> Any:
+            increment = builder.fmul(weight, builder.fsub(b, a, flags=FAST), flags=FAST)
+            return builder.fadd(a, increment, flags=FAST)
+
+        real_size = context.get_abi_sizeof(real)
+        weight_x = load_weights(2)
+        top, bottom = (blend(*load_neighbors(begin), weight_x) for begin in (start, builder.add(start, pitch)))
+        target = builder.bitcast(builder.gep(value.data, [column]), vector)
+        builder.store(blend(top, bottom, load_weights(1)), target, align=real_size)
+        return context.get_dummy_value()
+
+    return types.void(x, start, pitch, address, upper_weight, value, column), build
+
+
+def _blending(width: int) -> Any:
+    """Return an intrinsic that interpolates between four corners, ``width`` values at once.
+
+    It writes Σ_c weight_c · source[corner_c : corner_c + width] to target[position : position + width], flat arrays.
+    """
+
+    @intrinsic
+    def blend_nodes(typing: Any, source: Any, corners: Any, weights: Any, target: Any, position: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vectors = _Vectors(context, builder, signature, arguments, width)
+            total = None
+            for corner, weight in zip(vectors.unpack(1), vectors.unpack(2), strict=True):
+                product = builder.fmul(vectors.load(0, corner), vectors.broadcast(weight), flags=FAST)
+                total = product if total is None else builder.fadd(total, product, flags=FAST)
+            builder.store(total, vectors.pointer(3, arguments[4]), align=vectors.size)
+            return context.get_dummy_value()
+
+        return types.void(source, corners, weights, target, position), build
+
+    return blend_nodes
+
+
+blend_nodes, blend_channels = _blending(FIELD_CHANNELS), _blending(CHANNELS_PER_VECTOR)
+
+
+@intrinsic
+def scatter_to_nodes(
+    typing: Any, grad: Any, source: Any, corners: Any, weights: Any, values: Any, position: Any
+) -> Any:
+    """Add weight_c · values[position : position + 12] to grad[corner_c : corner_c + 12] for each of four corners.
+
+    Returns the dot products of these values with the source at the four corners. Arrays are flat.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors = _Vectors(context, builder, signature, arguments, FIELD_CHANNELS)
+        vector, dots = vectors.load(4, arguments[5]), []
+        for corner, weight in zip(vectors.unpack(2), vectors.unpack(3), strict=True):
+            increment = builder.fmul(vector, vectors.broadcast(weight), flags=FAST)
+            total = builder.fadd(vectors.load(0, corner), increment, flags=FAST)
+            builder.store(total, vectors.pointer(0, corner), align=vectors.size)
+            dots.append(vectors.reduce_sum(builder.fmul(vector, vectors.load(1, corner), flags=FAST)))
+        return context.make_tuple(builder, signature.return_type, dots)
+
+    return types.UniTuple(grad.dtype, 4)(grad, source, corners, weights, values, position), build
+
+
+@intrinsic
+def node_dot(typing: Any, source: Any, start: Any, values: Any, position: Any) -> Any:
+    """Return the dot product of source[start : start + 12] and values[position : position + 12]."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors = _Vectors(context, builder, signature, arguments, FIELD_CHANNELS)
+        product = builder.fmul(vectors.load(0, arguments[1]), vectors.load(2, arguments[3]), flags=FAST)
+        return vectors.reduce_sum(product)
+
+    return source.dtype(source, start, values, position), build
+
+
+class _Vectors:
+    """Vector instructions on the arguments of an intrinsic, which are given by their position."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any, width: int) -> None:
+        self.context, self.builder, self.types, self.arguments = context, builder, signature.args, arguments
+        self.real = context.get_value_type(signature.args[0].dtype)
+        self.size, self.vector_type = context.get_abi_sizeof(self.real), ir.VectorType(self.real, width)
+
+    def unpack(self, argument: int) -> list[Any]:
+        """Return the elements of a tuple."""
+        return cgutils.unpack_tuple(self.builder, self.arguments[argument])
+
+    def pointer(self, argument: int, index: Any) -> Any:
+        """Return the pointer to a vector that starts at an index of an array."""
+        array = self.context.make_array(self.types[argument])(self.context, self.builder, self.arguments[argument])
+        return self.builder.bitcast(self.builder.gep(array.data, [index]), self.vector_type.as_pointer())
+
+    def load(self, argument: int, index: Any) -> Any:
+        """Return the vector that starts at an index of an array."""
+        return self.builder.load(self.pointer(argument, index), align=self.size)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return a vector with all elements equal to a scalar."""
+        one = self.builder.insert_element(
+            ir.Constant(self.vector_type, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
+        )
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), self.vector_type.count), [0] * self.vector_type.count)
+        return self.builder.shuffle_vector(one, ir.Constant(self.vector_type, ir.Undefined), lanes)
+
+    def reduce_sum(self, vector: Any) -> Any:
+        """Return the sum of a vector's elements."""
+        name = f"llvm.vector.reduce.fadd.v{self.vector_type.count}{'f32' if self.real == ir.FloatType() else 'f64'}"
+        function = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(self.real, [self.real, self.vector_type]), name
+        )
+        return self.builder.call(function, [ir.Constant(self.real, 0.0), vector], fastmath=("reassoc",))
