@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..._options import expand_options as spread
+from ..._options import expand_options
 from ..errors import in_one_line
 from ..options import Accelerator, DataKnobs, Deterministic, Output, Strategy
 
@@ -136,7 +136,7 @@ class TrainerKnobs:
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def classify(
     *,
     grid: Annotated[
@@ -182,7 +182,7 @@ def classify(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def classify_sweep(
     *,
     dataset: Dataset = None,
@@ -213,7 +213,7 @@ def classify_sweep(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def classify_diagnose(
     *,
     network: Networks = None,
@@ -245,7 +245,7 @@ def classify_diagnose(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def classify_gradcam(
     *,
     network: Networks = None,

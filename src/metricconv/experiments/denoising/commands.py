@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..._options import expand_options as spread
+from ..._options import expand_options
 from ..errors import in_one_line
 from ..options import Accelerator, DataKnobs, Deterministic, Output, Strategy
 
@@ -59,7 +59,7 @@ class TableKnobs:
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def denoise_heuristic(
     *,
     files: FileKnobs,
@@ -88,7 +88,7 @@ def denoise_heuristic(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def denoise_tuned(
     *,
     output: Output = RESULTS,
@@ -125,7 +125,7 @@ def denoise_tuned(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def denoise_image(
     *,
     files: FileKnobs,
@@ -166,7 +166,7 @@ def denoise_image(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def denoise_dataset(
     *,
     files: FileKnobs,
@@ -224,7 +224,7 @@ def denoise_dataset(
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def lr_range(
     *,
     output: Output = RESULTS / "lr_range",

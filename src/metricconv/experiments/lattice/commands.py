@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..._knobs import spread
+from ..._options import expand_options
 from ..errors import in_one_line
 from ..options import DataKnobs, Output
 from .settings import Recipe, settings
@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command()
 @in_one_line()
-@spread
+@expand_options
 def lattice(
     *,
     layer: Annotated[list[str] | None, typer.Option(help="standard, metric or deformable; may be repeated.")] = None,
