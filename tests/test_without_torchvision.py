@@ -48,7 +48,10 @@ def test_help_of_every_command_runs_without_torchvision(tmp_path):
         from metricconv.cli import mounts
         from metricconv.cli.app import app, run
 
-        names = lambda app: typer.main.get_command(app).commands
+        def names(app):
+            command = typer.main.get_command(app)
+            return getattr(command, "commands", [command.name])
+
         reproduced = [name for module in mounts.EXPERIMENTS for name in names(mounts.load(module, "").app)]
         commands = [[], *([name] for name in names(app)), *(["reproduce", name] for name in reproduced)]
         for command in commands:

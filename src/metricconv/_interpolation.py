@@ -6,6 +6,7 @@ pixels, padded as ``padding_mode`` says. A coordinate counts as whole within ``l
 that the rounding of a position does not choose between the two slopes. Every backend follows this definition.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from itertools import product
 
@@ -26,6 +27,17 @@ _LATTICE_TOLERANCE = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
 def lattice_tolerance(dtype: torch.dtype) -> float:
     """Return how far from a whole number a coordinate computed in ``dtype`` still counts as one, in pixels."""
     return _LATTICE_TOLERANCE[torch.promote_types(dtype, torch.float32)]
+
+
+@contextlib.contextmanager
+def use_lattice_tolerance(dtype: torch.dtype, tolerance: float) -> Iterator[None]:
+    """Set the tolerance of a dtype for a comparison, for all threads; a negative one makes derivatives one-sided."""
+    before = _LATTICE_TOLERANCE[dtype]
+    _LATTICE_TOLERANCE[dtype] = tolerance
+    try:
+        yield
+    finally:
+        _LATTICE_TOLERANCE[dtype] = before
 
 
 def corners(

@@ -5,14 +5,13 @@ import math
 import random
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 import metricconv as mc
 from helpers import CONVOLUTIONS, random_modulation
-from metricconv._interpolation import _LATTICE_TOLERANCE, lattice_tolerance
+from metricconv._interpolation import lattice_tolerance, use_lattice_tolerance
 
 KINDS = ("randers", "riemannian", "geodesic", "deformable", "shifted", "dilated", "grid")
 BALLS = ("randers", "riemannian", "geodesic")
@@ -206,7 +205,7 @@ def truth(run: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, T
     dtype = tensors["input"].dtype
     wide = {name: t.double() for name, t in tensors.items()}
     leaves = {name: t.requires_grad_() for name, t in wide.items()}
-    with mock.patch.dict(_LATTICE_TOLERANCE, {torch.float64: lattice_tolerance(dtype)}):
+    with use_lattice_tolerance(torch.float64, lattice_tolerance(dtype)):
         y = run(leaves, backend="reference")
         generator = torch.Generator().manual_seed(7)
         upstream = torch.randn(y.shape, generator=generator).to(dtype).double().to(y.device)
