@@ -472,11 +472,11 @@ def test_doctor_prints_backends_and_extras(capsys):
 def test_doctor_prints_reason_for_missing_backend(monkeypatch, capsys):
     import metricconv
 
-    engines = [
+    backends = [
         types.SimpleNamespace(name="fast", missing="a device [none]"),
         types.SimpleNamespace(name="slow", missing=None),
     ]
-    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(engines=engines))
+    monkeypatch.setattr(metricconv, "backend_report", lambda: types.SimpleNamespace(backends=backends))
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "not available: a device [none]" in out and "slow" in out and "reference" not in out

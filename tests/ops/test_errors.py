@@ -225,8 +225,8 @@ def test_an_axis_beyond_the_reach_of_the_kernels_is_the_references_affair():
     x = torch.zeros(1).expand(1, 1, 2**23 + 1)
     problem = functional.Problem(x, mc.Grid(1, dim=1), torch.zeros(1, 1, 1), None, (1,), (0,), 1, None, "zeros")
     assert functional.choose_backend(problem) is functional.BACKENDS["reference"]
-    if functional.cpu.absence() is None:
-        assert "its positions reach 2²³ pixels along an axis" in functional.BACKENDS["cpu"].refusal(problem)
+    if functional.cpu.missing_dependency() is None:
+        assert "its positions reach 2²³ pixels along an axis" in functional.BACKENDS["cpu"].unsupported_reason(problem)
 
 
 def test_an_image_whose_ring_has_too_many_pixels_is_not_for_the_cpu_engine():
@@ -235,7 +235,7 @@ def test_an_image_whose_ring_has_too_many_pixels_is_not_for_the_cpu_engine():
     problem = functional.Problem(
         x, mc.Grid(1, dim=3), torch.zeros(1, 1, 1, 1, 1), None, (1,) * 3, (0,) * 3, 1, None, "zeros"
     )
-    assert "fewer than 2³¹ pixels" in functional.BACKENDS["cpu"].refusal(problem)
+    assert "fewer than 2³¹ pixels" in functional.BACKENDS["cpu"].unsupported_reason(problem)
 
 
 @pytest.mark.parametrize("ball", [mc.TangentBall, mc.GeodesicBall])

@@ -86,7 +86,7 @@ def launch(
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         model = load_checkpoint(path, lambda line: print(f"note: {line}", flush=True))
-    missing = next(engine.missing for engine in backend_report().engines if engine.name == "cpu")
+    missing = next(engine.missing for engine in backend_report().backends if engine.name == "cpu")
     if missing is not None:
         print(f"note: filtering is slow because the cpu backend is not available: {missing}", flush=True)
     if port and not _free(port):

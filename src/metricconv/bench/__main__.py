@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ..ops.cpu import absence
+from ..ops.cpu import missing_dependency
 from . import cpu, cpu_report, gpu, report
 
 
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m metricconv.b
     if options.output.exists() and not options.output.is_dir():
         parser.error(f"--output (={str(options.output)!r}) must be a folder, and is none")
     if options.device == "cpu" or (options.device is None and not torch.cuda.is_available()):
-        missing = absence()
+        missing = missing_dependency()
         if missing is not None:
             sys.exit(f"{prog} cannot time the CPU engine: {missing}")
         cpu_report.write(cpu.run(options.output, options.only))

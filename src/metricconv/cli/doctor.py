@@ -36,7 +36,7 @@ def doctor_command() -> None:
     for name, value in (versions() | devices()).items():
         table.add_row(name, value)
     results.print(table)
-    backends = {backend.name: backend.missing for backend in mc.backend_report().engines}
+    backends = {backend.name: backend.missing for backend in mc.backend_report().backends}
     _print_states("backend", "ready", backends)
     _print_states("extra", "installed", {name: lack(name, modules) for name, modules in EXTRAS.items()})
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""The one operator of Theorem 1, and the engines that compute it."""
+"""The one operator of Theorem 1, and the backends that compute it."""
 
 from .functional import (
     check_finite,
@@ -9,11 +9,11 @@ from .functional import (
     metric_conv3d,
     support_conv,
 )
-from .report import BackendReport, EngineState, backend_report
+from .report import BackendReport, BackendState, backend_report
 
 __all__ = [
     "BackendReport",
-    "EngineState",
+    "BackendState",
     "backend_report",
     "check_finite",
     "deform_conv2d",

@@ -1,4 +1,4 @@
-"""What ``torch.utils.flop_counter`` counts for the engines' operators: their products, as for an ordinary convolution.
+"""What ``torch.utils.flop_counter`` counts for the backends' operators: their products, as for an ordinary convolution.
 
 Interpolation is left out, as torch leaves out all that is not a product of matrices.
 """

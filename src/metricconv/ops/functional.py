@@ -1,9 +1,10 @@
-"""The operator as users call it: checks, defaults, the choice of engine (and why), autocast."""
+"""The operator as users call it: argument checks, defaults, choice of the backend, autocast."""
 
 import contextlib
 import contextvars
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import ParamSpec
 
@@ -17,6 +18,7 @@ from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offs
 from . import cpu, reference, triton
 from .problem import Problem, check
 
+_LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _CONV = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
@@ -25,16 +27,16 @@ _checking_finite = contextvars.ContextVar("checking_finite", default=False)
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """An engine: how it computes, and why it cannot compute a given problem (None when it can)."""
+    """A backend: a function that computes a problem, and one that returns why it cannot, or None."""
 
     run: Callable[[Problem], Tensor]
-    refusal: Callable[[Problem], str | None]
+    unsupported_reason: Callable[[Problem], str | None]
 
 
-# In order of preference: "auto" takes the first that does not refuse.
+# In order of preference: "auto" takes the first that supports the problem.
 BACKENDS: dict[str, Backend] = {
-    "triton": Backend(triton.run, triton.refusal),
-    "cpu": Backend(cpu.run, cpu.refusal),
+    "triton": Backend(triton.run, triton.unsupported_reason),
+    "cpu": Backend(cpu.run, cpu.unsupported_reason),
     "reference": Backend(reference.run, lambda problem: None),
 }
 
@@ -70,7 +72,7 @@ def support_conv(
         groups: splits the channels among the weights, as in ``nn.Conv2d``; independent of G.
         modulation: (B, G, P, *out), multiplies each sample.
         padding_mode: what samples see past the border: "zeros", "border", "reflect" or "circular".
-        backend: "auto", or the name of one engine, which then computes or says why it cannot.
+        backend: "auto", or the name of a backend; one that does not support the call raises an error with the reason.
 
     Returns:
         (B, C_out, *out), in the input's dtype, or autocast's.
@@ -86,7 +88,7 @@ def support_conv(
     padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
     device = _checks.floating(input, "input").device.type
     autocast = device != "meta" and torch.is_autocast_enabled(device)
-    if autocast and input.dtype != torch.float64:  # the engines give the weights the input's dtype
+    if autocast and input.dtype != torch.float64:  # backends convert the weights to the input's dtype
         dtype = torch.get_autocast_dtype(device)
         input = input.to(dtype)
         bias, modulation = (t if t is None else t.to(dtype) for t in (bias, modulation))
@@ -96,9 +98,9 @@ def support_conv(
         problem = dataclasses.replace(problem, support=support.expand_to(problem.grid.size))
     if not torch.compiler.is_compiling() and _checking_finite.get():
         _check_finite(problem)
-    engine = choose_backend(problem, backend)
+    chosen = choose_backend(problem, backend)
     with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
-        return engine.run(problem)
+        return chosen.run(problem)
 
 
 def metric_conv(
@@ -216,20 +218,23 @@ def narrow_conv(
 
 
 def choose_backend(problem: Problem, name: str = "auto") -> Backend:
-    """Return the engine of that name, or with "auto" the first that can compute the problem."""
+    """Return the backend of that name, or with "auto" the first that supports the problem."""
     if name == "auto":
-        return next(backend for backend in BACKENDS.values() if backend.refusal(problem) is None)
+        chosen = next(key for key, backend in BACKENDS.items() if backend.unsupported_reason(problem) is None)
+        if not torch.compiler.is_compiling() and _LOGGER.isEnabledFor(logging.DEBUG):
+            _LOGGER.debug("backend %s chosen: %s", chosen, _availability(problem))
+        return BACKENDS[chosen]
     if name not in BACKENDS:
         raise ValueError(f"`backend` (={name!r}) must be 'auto' or one of these: {_availability(problem)}")
-    refusal = BACKENDS[name].refusal(problem)
-    if refusal is not None:
-        raise ValueError(f"`backend` (={name!r}) cannot compute this: {refusal}. Available: {_availability(problem)}")
+    reason = BACKENDS[name].unsupported_reason(problem)
+    if reason is not None:
+        raise ValueError(f"`backend` (={name!r}) cannot compute this: {reason}. Available: {_availability(problem)}")
     return BACKENDS[name]
 
 
 @contextlib.contextmanager
 def check_finite() -> Iterator[None]:
-    """Refuse NaN, infinity and metrics that are not positive at every ``support_conv`` inside, naming the pixel.
+    """Raise an error that names the pixel if a ``support_conv`` inside meets NaN, infinity or a metric not positive.
 
     Off by default, since looking synchronises with the device. Compiled graphs are not checked: run the network
     uncompiled, or under ``torch.compiler.set_stance("force_eager")``.
@@ -258,7 +263,7 @@ def _groups(input: Tensor, weight: Tensor) -> int:
 
 
 def _availability(problem: Problem) -> str:
-    states = {name: backend.refusal(problem) for name, backend in BACKENDS.items()}
+    states = {name: backend.unsupported_reason(problem) for name, backend in BACKENDS.items()}
     return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
 
 

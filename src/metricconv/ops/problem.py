@@ -1,4 +1,4 @@
-"""One call of the operator, checked: what every engine is handed."""
+"""One call of the operator after argument checks, as every backend receives it."""
 
 import dataclasses
 import math
@@ -74,19 +74,19 @@ class Problem:
         return OutputGrid(size, self.support.kernel_size, self.support.dilation, self.stride, self.padding)
 
 
-# Why an engine whose kernels know one backward pass refuses what is ``transformed``.
+# Why compiled backends do not support problems that are ``transformed``: they have a backward pass only.
 NO_TRANSFORMS = "its kernels have the derivatives of autograd's backward alone, not those of torch.func or forward mode"
 
 
 def transformed() -> bool:
-    """Return whether torch.func, or forward-mode derivatives, are at work; a compiler has its own way with them."""
+    """Return whether a transform of torch.func or forward-mode differentiation is active (False while compiling)."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def check(problem: Problem) -> None:
-    """Refuse shapes that do not fit, naming the argument, its value and what was expected."""
+    """Raise an error that names the argument if shapes, devices or dtypes do not fit."""
     x, support, weight = problem.input, problem.support, problem.weight
     dim = support.dim
     for name in ("input", "weight", "bias", "modulation"):

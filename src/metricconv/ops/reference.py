@@ -1,4 +1,4 @@
-"""The operator in plain PyTorch: any support, any dimension, any order of derivative. The truth for every engine.
+"""The operator in plain PyTorch: any support, dimension and order of derivative. Backends are tested against it.
 
 Samples are gathered as rows of channels and contracted with the weights, a chunk of samples at a time, so that memory
 stays bounded whatever the kernel size; chunks are computed again in the backward pass.

@@ -1,4 +1,4 @@
-"""Which engines can run here, and what the others would need and bring."""
+"""Which backends are available, and what the others require."""
 
 import dataclasses
 
@@ -6,13 +6,13 @@ from . import cpu, triton
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineState:
-    """One engine on this machine.
+class BackendState:
+    """State of one backend on this machine.
 
     Args:
-        name: as ``support_conv`` takes it for ``backend``.
-        what: what it computes, and how fast it was measured to be.
-        missing: what it lacks to run here, and what to do about it; None if it can run.
+        name: the value of ``backend`` in ``support_conv``.
+        what: what it computes, with its measured speed.
+        missing: the missing requirement and how to satisfy it, or None if the backend is available.
     """
 
     name: str
@@ -21,7 +21,7 @@ class EngineState:
 
     @property
     def available(self) -> bool:
-        """Whether it can run here."""
+        """Whether the backend can run on this machine."""
         return self.missing is None
 
     def __str__(self) -> str:
@@ -31,16 +31,16 @@ class EngineState:
 
 @dataclasses.dataclass(frozen=True)
 class BackendReport:
-    """The state of every engine, in order of preference. Print it."""
+    """State of every backend, in order of preference; print it to read it."""
 
-    engines: tuple[EngineState, ...]
+    backends: tuple[BackendState, ...]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.engines))
+        return "\n".join(map(str, self.backends))
 
 
 def backend_report() -> BackendReport:
-    """Return which engines can run here and, for those that cannot, what is missing and what they would gain.
+    """Return which backends are available and, for the others, what is missing and how much faster they are.
 
     >>> print(backend_report())  # doctest: +ELLIPSIS
     triton: ...
@@ -48,12 +48,12 @@ def backend_report() -> BackendReport:
     reference: available
         any support, any dimension, any order of derivative, in plain PyTorch
     """
-    missing = cpu.absence()
+    missing = cpu.missing_dependency()
     return BackendReport(
         (
-            EngineState("triton", _TRITON, triton.absence()),
-            EngineState("cpu", _CPU, missing and f"{missing}; pip install 'metricconv[cpu]'"),
-            EngineState("reference", _REFERENCE, None),
+            BackendState("triton", _TRITON, triton.missing_dependency()),
+            BackendState("cpu", _CPU, missing and f"{missing}; pip install 'metricconv[cpu]'"),
+            BackendState("reference", _REFERENCE, None),
         )
     )
 

@@ -147,7 +147,7 @@ def test_missing_numba_falls_back_to_reference(monkeypatch: pytest.MonkeyPatch) 
 
 def test_failing_numba_import_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert "numba cannot be imported (import of numba halted" in str(cpu.absence())
+    assert "numba cannot be imported (import of numba halted" in str(cpu.missing_dependency())
     tensors, run = Case().make()
     assert torch.equal(run(tensors), run(tensors, backend="reference"))
 

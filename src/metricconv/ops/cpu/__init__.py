@@ -55,7 +55,7 @@ _KINDS = {
 _MAX_PIXELS = 2**31
 
 
-def absence() -> str | None:
+def missing_dependency() -> str | None:
     """Return why the backend is not available, or None."""
     if not _INSTALLED:
         return "numba is not installed"
@@ -66,12 +66,12 @@ def absence() -> str | None:
     return None
 
 
-def refusal(problem: Problem) -> str | None:
+def unsupported_reason(problem: Problem) -> str | None:
     """Return why the backend does not support the problem, or None."""
     x, support = problem.input, problem.support
     if x.device.type != "cpu":
         return f"it computes on the CPU, `input` is on {x.device}"
-    missing = absence()
+    missing = missing_dependency()
     if missing is not None:
         return f"{missing} (pip install 'metricconv[cpu]')"
     if torch.compiler.is_exporting():

@@ -39,7 +39,7 @@ _ABSENT = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
 _tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
 
 
-def refusal(problem: Problem) -> str | None:
+def unsupported_reason(problem: Problem) -> str | None:
     """Return why the kernels cannot compute the problem, or None."""
     x, support = problem.input, problem.support
     missing = _missing(x)
@@ -194,17 +194,17 @@ def _missing(x: Tensor) -> str | None:
         return f"its kernels need a CUDA device, `input` is on {x.device}"
     if transformed():
         return NO_TRANSFORMS
-    return _absence(x.device) if torch.compiler.is_compiling() else _known_absence(x.device)
+    return _missing_dependency(x.device) if torch.compiler.is_compiling() else _cached_missing_dependency(x.device)
 
 
-def absence() -> str | None:
+def missing_dependency() -> str | None:
     """Return what the kernels lack to run on this machine, or None."""
     if not torch.cuda.is_available():
         return "there is no CUDA device, or this torch was built without CUDA"
-    return _absence(torch.device("cuda", torch.cuda.current_device()))
+    return _missing_dependency(torch.device("cuda", torch.cuda.current_device()))
 
 
-def _absence(device: torch.device) -> str | None:
+def _missing_dependency(device: torch.device) -> str | None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
         return f"its kernels need compute capability 8.0, {device} has {torch.cuda.get_device_capability(device)}"
     try:
@@ -214,7 +214,7 @@ def _absence(device: torch.device) -> str | None:
     return None
 
 
-_known_absence = functools.cache(_absence)  # which a compiler cannot look into
+_cached_missing_dependency = functools.cache(_missing_dependency)  # which a compiler cannot look into
 
 
 def _table(stencil: Stencil, device: torch.device) -> Tensor:
