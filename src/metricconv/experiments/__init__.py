@@ -1,1 +1,0 @@
-"""A first look, and the paper's tables and figures: each module is a command, ``python -m metricconv.experiments.…``"""

@@ -1,0 +1,38 @@
+"""Benchmark of tiles on a cluster of processes."""
+
+import pytest
+
+pytest.importorskip("distributed")
+pytest.importorskip("numba")
+
+from benchmarks import tiles
+from metricconv._files import read_table
+
+
+@pytest.mark.slow
+def test_rates_are_written_for_each_number_of_workers(tmp_path, capsys):
+    arguments = ["--output", str(tmp_path), "--only", "box", "--tile", "32", "--count", "2"]
+    tiles.main([*arguments, "--workers", "1", "2"])
+    rows = read_table(tmp_path / "tiles.csv")
+    assert [(row["op"], row["workers"], row["tiles"]) for row in rows] == [
+        ("box_filter", "1", "2"),
+        ("box_filter", "2", "4"),
+    ]
+    for row in rows:
+        rate = float(row["tiles_per_second"])
+        assert rate > 0 and float(row["megapixels_per_second"]) == pytest.approx(rate * 32**2 / 1e6, rel=0.01, abs=1e-3)
+        assert float(row["max_error"]) <= tiles.TOLERANCE
+    assert capsys.readouterr().out.count("tiles/s") == 2
+
+
+def test_wrong_results_are_not_timed(monkeypatch, tmp_path):
+    monkeypatch.setattr(tiles, "_filter", lambda source, name: source)
+    with pytest.raises(RuntimeError, match=r"^box_filter: error .*, expected at most"):
+        tiles.measure("box_filter", 1, 32, 2)
+
+
+@pytest.mark.parametrize("option", ["--workers", "--tile", "--count"])
+def test_options_must_be_positive(option, capsys):
+    with pytest.raises(SystemExit):
+        tiles.main([option, "0"])
+    assert f"{option} (=" in capsys.readouterr().err
