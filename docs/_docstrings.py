@@ -32,13 +32,13 @@ def _block(text: str) -> str:
         return "\n".join(["```pycon", *(_FLAG.sub("", line) for line in lines), "```"])
     if text.startswith("    ") or text == "::":  # a formula or diagram, which Markdown renders as code
         return text if text != "::" else ""
-    if lines[:1] == ["Args:"]:
+    if lines[:1] in (["Args:"], ["Attributes:"]):
         return "\n".join([lines[0], *map(_argument, lines[1:])])
     return _escaped(text)
 
 
 def _argument(line: str) -> str:
-    """Escape the description of an argument, and keep its name."""
+    """Escape the description of an argument or attribute, but not its name."""
     named = _ARGUMENT.fullmatch(line)
     return named[1] + _escaped(named[2]) if named else _escaped(line)
 

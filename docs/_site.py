@@ -22,9 +22,9 @@ PAGE, PICTURE = re.compile(r"\[([^\]]+)\]" + OUTSIDE % "md"), re.compile(r"\]" +
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the figures of the tables."""
     for folder in FOLDERS:
-        for picture in sorted((ROOT / folder).rglob("*.png")):
-            name = picture.relative_to(ROOT).as_posix()
-            files.append(File.generated(config, name, abs_src_path=str(picture)))
+        for figure in sorted((ROOT / folder).rglob("*.png")):
+            name = figure.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(figure)))
     return files
 
 

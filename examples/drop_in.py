@@ -14,22 +14,22 @@ TEXTURES = ("brick", "grass", "gravel")
 
 def batch(count, size=32):
     """Return random patches of scikit-image's textures, and the label of each patch."""
-    pictures = torch.stack([torch.tensor(getattr(skimage.data, name)() / 255.0).float() for name in TEXTURES])
+    images = torch.stack([torch.tensor(getattr(skimage.data, name)() / 255.0).float() for name in TEXTURES])
     kinds = torch.randint(len(TEXTURES), (count,))
-    corners = torch.randint(pictures.shape[-1] - size, (count, 2)).tolist()
-    patches = [pictures[k, y : y + size, x : x + size] for k, (y, x) in zip(kinds, corners, strict=True)]
+    corners = torch.randint(images.shape[-1] - size, (count, 2)).tolist()
+    patches = [images[k, y : y + size, x : x + size] for k, (y, x) in zip(kinds, corners, strict=True)]
     return torch.stack(patches).unsqueeze(1) - 0.5, kinds
 
 
-def train(net, optimiser, steps, count):
+def train(net, optimizer, steps, count):
     """Train for the given number of steps and return the loss at each step."""
     losses = []
     for _ in range(steps):
         patches, kinds = batch(count)
         loss = nn.functional.cross_entropy(net(patches), kinds)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return losses
 

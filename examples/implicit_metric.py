@@ -19,12 +19,12 @@ def main(folder="outputs/examples", size=128, steps=150):
     noisy = clean + 0.1 * torch.randn_like(clean)
 
     layer = mc.nn.DeformableConv2d(1, 1, 5, padding=2, padding_mode="reflect", bias=False, learn_weight=False)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
     for _ in range(steps):
         loss = torch.nn.functional.mse_loss(layer(noisy), clean)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     with torch.no_grad(), mc.nn.record_supports(layer) as seen:
         layer(noisy)

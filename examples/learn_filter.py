@@ -22,21 +22,21 @@ def main(folder="outputs/examples", size=128, steps=150):
     layer = mc.nn.MetricConv2d(
         1, 1, 5, padding=2, padding_mode="reflect", bias=False, learn_weight=False, parametrization="cholesky"
     )
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.03)
-    pictures = {"training noise": noisy, "test noise": other}
-    psnr = {name: [] for name in pictures}
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.03)
+    images = {"training noise": noisy, "test noise": other}
+    psnr = {name: [] for name in images}
     for _ in range(steps):
         loss = torch.nn.functional.mse_loss(layer(noisy), clean)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         with torch.no_grad():  # both after the step, with the same weights
-            for name, picture in pictures.items():
-                psnr[name].append(decibels(layer(picture), clean))
+            for name, image in images.items():
+                psnr[name].append(decibels(layer(image), clean))
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
     for name, values in psnr.items():
-        left.plot(values, label=f"{name} ({decibels(pictures[name], clean):.2f} dB unfiltered)")
+        left.plot(values, label=f"{name} ({decibels(images[name], clean):.2f} dB unfiltered)")
     left.set(xlabel="step", ylabel="PSNR (dB)", title="learning the sampling locations")
     left.legend()
     part = [(y, x) for y in np.linspace(0.12, 0.42, 6) * size for x in np.linspace(0.3, 0.6, 6) * size]
@@ -50,9 +50,9 @@ def main(folder="outputs/examples", size=128, steps=150):
     return psnr
 
 
-def decibels(picture, clean):
+def decibels(image, clean):
     """Return the PSNR of an image with values in [0, 1]."""
-    return -10 * torch.nn.functional.mse_loss(picture, clean).log10().item()
+    return -10 * torch.nn.functional.mse_loss(image, clean).log10().item()
 
 
 if __name__ == "__main__":

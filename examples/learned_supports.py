@@ -22,15 +22,15 @@ def main(folder="outputs/examples", steps=200, count=32):
         *(mc.nn.MetricConv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(names))),
     )
-    optimiser = torch.optim.AdamW(mc.nn.param_groups(net, lr=3e-3, metric_lr_mult=1.0))
+    optimizer = torch.optim.AdamW(mc.nn.param_groups(net, lr=3e-3, metric_lr_mult=1.0))
     for _ in range(steps):  # classify patches of 32 × 32 pixels
         kinds = torch.randint(len(names), (count,))
         corners = torch.randint(512 - 32, (count, 2)).tolist()
         patches = [textures[k, y : y + 32, x : x + 32] for k, (y, x) in zip(kinds, corners, strict=True)]
         loss = nn.functional.cross_entropy(net(torch.stack(patches).unsqueeze(1)), kinds)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     figure, axes = plt.subplots(3, len(names), figsize=(8, 8.6), layout="constrained")
     points = [(y, x) for y in (11, 32, 53) for x in (11, 32, 53)]

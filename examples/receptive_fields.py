@@ -24,18 +24,18 @@ def main(folder="outputs/examples", size=128, depth=6):
     points = [(0.25, 0.26), (0.55, 0.33), (0.71, 0.6)]
     points = [(int(y * size), int(x * size)) for y, x in points]
     figure, axes = plt.subplots(1, len(points), figsize=(11, 3.9), layout="constrained")
-    spread = []
+    effective_sizes = []
     for ax, (y, x) in zip(axes, points, strict=True):
         viz.plot_receptive_field(net, image, (y, x), axes=ax).set_title(f"a unit of layer {depth} at ({y}, {x})")
         ax.plot(x, y, "o", color="white", markeredgecolor="black", markersize=4)
         view = 0.25 * size
         ax.set(xlim=(x - view, x + view), ylim=(y + view, y - view))
         field = viz.receptive_field(net, image, (y, x))
-        spread.append(float(1 / field.square().sum()))  # pixels of a uniform field of the same concentration
+        effective_sizes.append(float(1 / field.square().sum()))  # pixels of a uniform field of the same concentration
     figure.supxlabel("solid: 50 % and 90 % of the receptive field; dashed: ordinary convolutions", fontsize=9)
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / "receptive_fields.png")
-    return spread
+    return effective_sizes
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Draw the figures of these pages from scikit-image's images: ``python docs/_pictures.py``.
+"""Draw the figures of these pages from scikit-image's images: ``python docs/_figures.py``.
 
-The figures of the gallery are written by the scripts in examples/ and compressed; its geodesics by an experiment.
+The figures of the gallery are written by the scripts in examples/ and compressed; its geodesics by
+``metricconv_experiments``, which must be installed.
 """
 
 import importlib.util
 import io
-import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -25,14 +25,14 @@ from PIL import Image, ImageOps
 
 import metricconv as mc
 from metricconv import viz
-from metricconv.experiments import demo, geodesics
-from metricconv.experiments.photographs import photograph
 from metricconv.viz import canvas
 from metricconv.viz.balls import draw_ball
+from metricconv_experiments import geodesics
+from metricconv_experiments.photographs import photograph
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
-# Maximum size of a true-colour figure in bytes.
+# Maximum size of a true-color figure in bytes.
 LARGEST = 350_000
 
 CAMERA = skimage.transform.resize(skimage.data.camera()[40:296, 130:386], (128, 128), anti_aliasing=True)
@@ -70,12 +70,11 @@ def main() -> None:
         ),
     }
     for name, draw in rows.items():
-        save(draw(), DOCS / "pictures" / f"{name}.png")
+        save(draw(), DOCS / "figures" / f"{name}.png")
     save(supports(), DOCS / "supports.png")
     save(geodesics.draw_balls(photograph("camera", 256)), DOCS / "balls.png")
-    save(geodesics.draw_heat(photograph("camera", 256)), DOCS / "pictures" / "heat.png")
+    save(geodesics.draw_heat(photograph("camera", 256)), DOCS / "figures" / "heat.png")
     save(geodesics.draw_vessels(), DOCS / "gallery" / "geodesics.png")
-    comparison()
     for script in sorted(EXAMPLES.glob("*.py")):
         gallery(script)
 
@@ -196,13 +195,6 @@ def one_ball(ax: Axes, metric: mc.Metric, stencil: mc.stencils.Stencil, reach: f
     ax.spines[:].set_color("0.8")
 
 
-def comparison() -> None:
-    """Run the demonstration and keep its figure."""
-    with tempfile.TemporaryDirectory() as folder:
-        demo.run(Path(folder))
-        shrink(Image.open(Path(folder) / "comparison.png").convert("RGB"), DOCS / "comparison.png")
-
-
 def gallery(script: Path) -> None:
     """Run an example and keep its figure."""
     spec = importlib.util.spec_from_file_location(script.stem, script)
@@ -210,9 +202,9 @@ def gallery(script: Path) -> None:
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.main(folder=DOCS / "gallery")
-    picture = DOCS / "gallery" / f"{script.stem}.png"
-    drawn = Image.open(picture).convert("RGB")
-    shrink(ImageOps.expand(drawn.crop(ImageOps.invert(drawn).getbbox()), 5, "white"), picture)
+    path = DOCS / "gallery" / f"{script.stem}.png"
+    drawn = Image.open(path).convert("RGB")
+    shrink(ImageOps.expand(drawn.crop(ImageOps.invert(drawn).getbbox()), 5, "white"), path)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -224,9 +216,9 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shrink(image: Image.Image, path: Path) -> None:
-    """Write an image; with 256 colours if it is large and this loses little, or if it exceeds ``LARGEST``.
+    """Write an image; with 256 colors if it is large and this loses little, or if it exceeds ``LARGEST``.
 
-    Colour bars and smooth fields lose more: quantisation would show bands in them.
+    Color bars and smooth fields lose more: quantization would show bands in them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, optimize=True)
