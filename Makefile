@@ -1,6 +1,7 @@
-# `make demo` and `make test` start from nothing but Python 3.11+ with venv and pip.
+# `make demo`, `make test` and `make test-all` start from nothing but Python 3.11+ with venv and pip.
 # A stamp in the environment records each install; it is redone only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
+HOURS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
@@ -8,22 +9,41 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint docs install-images install-test install-docs clean
+.PHONY: help demo test test-all test-slow test-oldest fuzz lint docs install-images install-test install-docs clean
 
 help:
-	@echo "make demo   install into $(VENV), run the demonstration"
-	@echo "make test   install into $(VENV), lint, run the tests"
-	@echo "make lint   ruff check, ruff format --check, mypy"
-	@echo "make docs   install into $(VENV), build the documentation into outputs/site"
-	@echo "make clean  remove $(VENV), caches and builds"
+	@echo "make demo         install into $(VENV), run the demonstration"
+	@echo "make test         install into $(VENV), lint, run the first tier of the tests: all that are not marked slow"
+	@echo "make test-all     make test, then the tests marked slow: interpreter sweeps, browser, several processes,"
+	@echo "                  documentation, experiments end to end"
+	@echo "make test-oldest  run the library's tests with the oldest supported torch, log in outputs/oldest.log"
+	@echo "make fuzz         run random cases for HOURS=3 hours, log in outputs/fuzz.log"
+	@echo "make lint         ruff check, ruff format --check, mypy"
+	@echo "make docs         install into $(VENV), build the documentation into outputs/site"
+	@echo "make clean        remove $(VENV), caches and builds"
 
 demo: install-images
-	$(BIN)/python -m metricconv.experiments.demo
+	$(BIN)/python examples/denoise.py
 
-# One thread per process: two test processes with a thread pool each would fight over the cores. A process that has done
-# its share takes from the other's, as some tests take a minute and most none.
+# One thread per process, as two processes with a thread pool each would compete for the cores. Durations of tests vary
+# from milliseconds to a minute: an idle process takes tests from the other's queue.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
+
+# `make test test-all` runs the first tier once.
+test-all: test test-slow
+
+test-slow: install-test
+	$(PYTEST) -m "slow and not gpu and not timing"
+
+test-oldest:
+	$(PYTHON) tests/oldest.py --log outputs/oldest.log
+
+fuzz: install-test
+	@mkdir -p outputs
+	PYTHONPATH=tests $(BIN)/python -m fuzz --hours $(HOURS) --jobs 2 --log outputs/fuzz.log
 
 lint: install-test
 	$(BIN)/ruff check .
@@ -53,11 +73,11 @@ $(VENV)/.docs-installed: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 # The test extra contains the two others: all stamps hold afterwards.
-$(VENV)/.test-installed: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "installing metricconv[test] into $(VENV): a few minutes the first time"
-	@$(PIP_INSTALL) --editable ".[test]"
+$(VENV)/.test-installed: pyproject.toml experiments/pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing metricconv[test] and experiments into $(VENV): a few minutes the first time"
+	@$(PIP_INSTALL) --editable ".[test]" --editable ./experiments
 	@touch $@ $(VENV)/.images-installed $(VENV)/.docs-installed
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

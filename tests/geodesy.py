@@ -1,4 +1,4 @@
-"""What the tests of geodesics share: metrics whose geodesics are known, a slow integrator, distances of samples."""
+"""Helpers for tests of geodesics: metrics with known geodesics, a Runge-Kutta integrator, distances of samples."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import metricconv as mc
 from helpers import randers
 from metricconv._interpolation import interpolate
 from metricconv.metrics import geodesic_distance, smoothed
-from metricconv.metrics.flow import FlowField, Vector, flow
+from metricconv.metrics.flow import FlowField, Vector, rates
 
 
 def circle(count: int) -> Tensor:
@@ -33,14 +33,14 @@ def lattice(size: Sequence[int]) -> tuple[Tensor, ...]:
 def rough(
     seed: int = 0, size: tuple[int, ...] = (12, 11), *, asymmetry: float = 0.6, passes: int = 2, groups: int = 1
 ) -> mc.Randers:
-    """Return a random Randers metric with balls of a few pixels, less rough with every binomial pass."""
+    """Return a random Randers metric with balls of a few pixels, smoothed by binomial passes."""
     torch.manual_seed(seed)
     metric = randers(len(size), 1, groups, size, radius=3.0, asymmetry=asymmetry)
     return smoothed(metric, passes)
 
 
 def extruded(plane: mc.Metric, axis: int, depth: int = 3) -> mc.Metric:
-    """Return a metric of the plane repeated along a third axis, which is flat: M = M₂ ⊕ ¼, ω = ω₂ ⊕ 0."""
+    """Return a 2-D metric repeated along a third axis, in which it is constant: M = M₂ ⊕ ¼, ω = ω₂ ⊕ 0."""
     yy, yx, xx = plane.tensors()["M"].unbind(2)
     one, two = (k for k in range(3) if k != axis)
     entries = {(one, one): yy, (one, two): yx, (two, two): xx, (axis, axis): torch.full_like(yy, 0.25)}
@@ -53,27 +53,27 @@ def extruded(plane: mc.Metric, axis: int, depth: int = 3) -> mc.Metric:
 
 
 def runge_kutta(metric: mc.Metric, points: Tensor, directions: Tensor, length: float = 1.0, steps: int = 200) -> Tensor:
-    """Trace geodesics by the classical method of order 4, for comparison: (N, d) → (N, d)."""
+    """Return the end points of geodesics by the Runge-Kutta method of order 4: (N, d) → (N, d)."""
     field = FlowField.of(metric)
     start = points.unsqueeze(0).unbind(-1)
-    local = field.read(start)
+    local = field.interpolate(start)
     u = directions.unsqueeze(0).unbind(-1)
     q = tuple(sum(local.M[i, j] * u[j] for j in range(len(u))) for i in range(len(u)))
     state, h = (*start, *q), length / steps
     dim = len(start)
 
-    def rate(state: Vector) -> Vector:
-        velocity, force = flow(field.read(state[:dim]), state[dim:])
+    def derivative(state: Vector) -> Vector:
+        velocity, force = rates(field.interpolate(state[:dim]), state[dim:])
         return (*velocity, *force)
 
-    def ahead(step: float, rates: Vector) -> Vector:
-        return tuple(s + step * r for s, r in zip(state, rates, strict=True))
+    def advance(step: float, slope: Vector) -> Vector:
+        return tuple(s + step * r for s, r in zip(state, slope, strict=True))
 
     for _ in range(steps):
-        a = rate(state)
-        b = rate(ahead(h / 2, a))
-        c = rate(ahead(h / 2, b))
-        d = rate(ahead(h, c))
+        a = derivative(state)
+        b = derivative(advance(h / 2, a))
+        c = derivative(advance(h / 2, b))
+        d = derivative(advance(h, c))
         state = tuple(s + h / 6 * (w + 2 * x + 2 * y + z) for s, w, x, y, z in zip(state, a, b, c, d, strict=True))
     return torch.stack(state[:dim], -1)[0]
 
@@ -81,14 +81,14 @@ def runge_kutta(metric: mc.Metric, points: Tensor, directions: Tensor, length: f
 def distances(
     metric: mc.Metric, offsets: Tensor, pixels: Sequence[tuple[int, int]], half: int, refine: int = 8
 ) -> Tensor:
-    """Return how far samples are from their pixels, by the metric: offsets (P, 2, H, W) → (pixels, P).
+    """Return the geodesic distances of samples from their pixels: offsets (P, 2, H, W) → (pixels, P).
 
-    Each pixel gets a window of 2·half + 1 pixels, on whose fine grid the eikonal equation is solved.
+    The eikonal equation is solved on a refined grid of 2·half + 1 pixels around each pixel.
     """
     windows = [metric[0, 0, y - half : y + half + 1, x - half : x + half + 1] for y, x in pixels]
     nodes = torch.stack(lattice((2 * half * refine + 1,) * 2)) / refine
     fine = type(metric).cat(windows).at(nodes.unsqueeze(0)).scaled(float(refine))
-    centre = torch.full((1, 2), float(half * refine), dtype=torch.float64)
-    distance = geodesic_distance(fine, centre, reach=refine // 2)
-    where = torch.stack([offsets[:, :, y, x] for y, x in pixels]) + half
-    return interpolate(distance, where * refine, "border")[:, 0]
+    center = torch.full((1, 2), float(half * refine), dtype=torch.float64)
+    distance = geodesic_distance(fine, center, reach=refine // 2)
+    position = torch.stack([offsets[:, :, y, x] for y, x in pixels]) + half
+    return interpolate(distance, position * refine, "border")[:, 0]

@@ -1,4 +1,4 @@
-"""What the core's tests share: a plain Python loop as the operator's truth, and makers of metrics and supports."""
+"""The operator as a plain Python loop, the reference of all backends; random metrics and supports."""
 
 import functools
 import itertools
@@ -32,27 +32,28 @@ def loop_conv(
     modulation: Tensor | None = None,
     padding_mode: str = "zeros",
 ) -> Tensor:
-    """Sum w_j · m_j · x(centre + Δ_j) one number at a time, in Python floats; offsets (B, G, P, d, *out)."""
+    """Return Σ_j w_j · m_j · x(center + Δ_j), computed in Python floats; offsets (B, G, P, d, *out)."""
     batch, channels, *size = input.shape
     out_channels, group_channels, *kernel = weight.shape
     geometry = list(zip(size, kernel, dilation, stride, padding, strict=True))
     out = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in geometry]
     metric_groups, samples = offsets.shape[1:3]
     offset = offsets.double().expand(batch, -1, -1, -1, *out).tolist()
-    gain = None if modulation is None else modulation.double().expand(batch, metric_groups, -1, *out).tolist()
+    factors = None if modulation is None else modulation.double().expand(batch, metric_groups, -1, *out).tolist()
     x, w = input.double().tolist(), weight.double().flatten(2).tolist()
     y = torch.zeros(batch, out_channels, *out, dtype=torch.float64)
     for b, *o in itertools.product(range(batch), *map(range, out)):
-        centre = [i * s - p + d * (k - 1) / 2 for i, (_, k, d, s, p) in zip(o, geometry, strict=True)]
-        seen = [[0.0] * samples for _ in range(channels)]
+        center = [i * s - p + d * (k - 1) / 2 for i, (_, k, d, s, p) in zip(o, geometry, strict=True)]
+        sampled = [[0.0] * samples for _ in range(channels)]
         for c, j in itertools.product(range(channels), range(samples)):
             g = c * metric_groups // channels
-            position = [m + _at(component, o) for m, component in zip(centre, offset[b][g][j], strict=True)]
-            seen[c][j] = read(x[b][c], size, position, padding_mode) * (1.0 if gain is None else _at(gain[b][g][j], o))
+            position = [m + _at(component, o) for m, component in zip(center, offset[b][g][j], strict=True)]
+            factor = 1.0 if factors is None else _at(factors[b][g][j], o)
+            sampled[c][j] = factor * read(x[b][c], size, position, padding_mode)
         for oc in range(out_channels):
             first = (oc * groups // out_channels) * group_channels
             y[(b, oc, *o)] = sum(
-                w[oc][c][j] * seen[first + c][j] for c in range(group_channels) for j in range(samples)
+                w[oc][c][j] * sampled[first + c][j] for c in range(group_channels) for j in range(samples)
             )
     return y if bias is None else y + bias.double().view(1, -1, *(1,) * len(out))
 
@@ -96,7 +97,7 @@ def riemannian(
     radius: float = 1.3,
     dtype: torch.dtype = torch.float64,
 ) -> mc.Riemannian:
-    """Return random metrics whose half-axes are within a factor of about 2 of ``radius``."""
+    """Return random metrics whose half-axes are between ``radius`` / 2 and 2 ``radius``."""
     spatial = (1,) * dim if spatial is None else spatial
     rotation = torch.linalg.qr(torch.randn(batch, groups, *spatial, dim, dim, dtype=dtype))[0]
     axes = radius * torch.exp2(2 * torch.rand(batch, groups, *spatial, dim, dtype=dtype) - 1)
@@ -120,7 +121,7 @@ def randers(
 
 
 def make_metric(kind: str, dim: int, *args: Any, **kwargs: Any) -> mc.Metric:
-    """Return a random metric of a kind by its name."""
+    """Return a random metric of the named kind."""
     return {"riemannian": riemannian, "randers": randers}[kind](dim, *args, **kwargs)
 
 
@@ -133,7 +134,7 @@ def make_support(
     dilation: int | Sequence[int] = 1,
     dtype: torch.dtype = torch.float64,
 ) -> mc.Support:
-    """Return a random support, off the lattice wherever its kind lets it be."""
+    """Return a random support; its samples are off the lattice unless the kind is "grid"."""
     dim = len(kernel_size)
     out = (1,) * dim if out is None else out
 
@@ -159,12 +160,12 @@ def make_support(
 
 
 def random_modulation(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return modulation in [-1.2, 1.2], about a sixth of it exactly 0: the operator takes factors of either sign."""
+    """Return random modulation in [-1.2, 1.2], of which about a sixth is exactly 0."""
     return torch.nn.functional.hardshrink(2.4 * torch.rand(shape, dtype=dtype) - 1.2, 0.2)
 
 
 def rebuilt(support: mc.Support, tensors: Sequence[Tensor]) -> mc.Support:
-    """Return the support with other numbers in the place of its own."""
+    """Return a support of the same kind with other tensors."""
     match support:
         case mc.Dilated() | mc.Shifted() | mc.Deformable():
             return type(support)(*tensors, support.kernel_size, support.dilation)
@@ -179,7 +180,7 @@ def mapped(support: mc.Support, function: Callable[[Tensor], Tensor]) -> mc.Supp
 
 
 def sphere(dim: int, count: int = 4096) -> Tensor:
-    """Return unit vectors (count, d) dense enough for maxima: the two of 1-D, even angles, else random ones."""
+    """Return unit vectors (count, d): both in 1-D, at even angles in 2-D, otherwise random."""
     if dim == 1:
         return torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
     if dim == 2:
@@ -208,15 +209,15 @@ def loop_deform_conv2d(
     out_channels, group_channels, rows, columns = weight.shape
     offset_groups, groups = offset.shape[1] // (2 * rows * columns), channels // group_channels
     y = bias.double().view(1, -1, 1, 1).repeat(batch, 1, *offset.shape[2:])
-    x, moves = input.tolist(), offset.tolist()
+    x, offsets = input.tolist(), offset.tolist()
     for b, oc, i, j in itertools.product(*map(range, y.shape)):
         for c, row, column in itertools.product(*map(range, weight.shape[1:])):
             channel = oc // (out_channels // groups) * group_channels + c
             cell = channel // (channels // offset_groups) * rows * columns + row * columns + column
             position = (
-                stride[0] * i - padding[0] + dilation[0] * row + moves[b][2 * cell][i][j],
-                stride[1] * j - padding[1] + dilation[1] * column + moves[b][2 * cell + 1][i][j],
+                stride[0] * i - padding[0] + dilation[0] * row + offsets[b][2 * cell][i][j],
+                stride[1] * j - padding[1] + dilation[1] * column + offsets[b][2 * cell + 1][i][j],
             )
-            gain = 1.0 if mask is None else mask[b, cell, i, j].item()
-            y[b, oc, i, j] += weight[oc, c, row, column] * gain * read(x[b][channel], size, position, "zeros")
+            factor = 1.0 if mask is None else mask[b, cell, i, j].item()
+            y[b, oc, i, j] += weight[oc, c, row, column] * factor * read(x[b][channel], size, position, "zeros")
     return y

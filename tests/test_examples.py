@@ -4,17 +4,17 @@ import importlib.util
 import math
 from pathlib import Path
 
-import matplotlib
 import pytest
 
+pytest.importorskip("matplotlib")
 pytest.importorskip("skimage")
-matplotlib.use("Agg")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # Arguments that make each example small, and a condition on its return value.
 SMALL = {
-    "denoise": ({"size": 48, "samples": 7}, lambda psnr: psnr["geodesic balls"] > psnr["box 7 × 7"] > psnr["noisy"]),
+    # The first four entries are the noisy image and supports without a metric.
+    "denoise": ({"size": 48}, lambda psnr: min([*psnr.values()][4:]) > max([*psnr.values()][:4])),
     "drop_in": ({"steps": 4, "count": 6}, lambda seen: seen["gap"] < 1e-4 and len(seen["after"]) == 4),
     "implicit_metric": ({"size": 32, "steps": 3}, lambda fit: 0 <= fit["residual"] < 2 and fit["anisotropy"] >= 1),
     "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["test noise"][-1] > psnr["test noise"][0]),
@@ -23,14 +23,6 @@ SMALL = {
     "volume": ({"size": 12, "depth": 6, "samples": 3}, lambda seen: seen["tangent balls"] > seen["noisy"]),
     "learned_supports": ({"steps": 3, "count": 4}, lambda layers: all(1 <= a < math.inf for a in layers.values())),
 }
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    from matplotlib import pyplot as plt
-
-    plt.close("all")
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -1,18 +1,14 @@
-"""Learning-free filters: arrays or tensors in and out, means over a support, and the paper's denoising numbers."""
+"""Learning-free filters: arguments and results, means over a support."""
 
 import math
-import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
-from skimage import io, metrics
 
 import metricconv as mc
-from metricconv import filters
 from metricconv.filters import (
     box_filter,
     dilated_filter,
@@ -97,12 +93,12 @@ def test_channel_axis_may_be_any_axis(filter, channel_axis):
 
 @every_filter
 def test_channels_share_sampling_locations(filter):
-    grey = torch.rand(6, 7)
-    color = torch.stack([grey, 0.5 * grey, 0 * grey])  # the first has the longest gradients: all follow it
+    gray = torch.rand(6, 7)
+    color = torch.stack([gray, 0.5 * gray, 0 * gray])  # the first has the longest gradients: all follow it
     result = filter(color, channel_axis=0)
     torch.testing.assert_close(result[1], 0.5 * result[0])
     if filter.keywords.get("metric") != "structure":  # where the tensors of all channels are added
-        torch.testing.assert_close(result[0], filter(grey))
+        torch.testing.assert_close(result[0], filter(gray))
 
 
 def test_box_filter_equals_scipy():
@@ -159,6 +155,16 @@ def test_metric_may_be_name_function_or_metric():
     by_value = tangent_filter(image, 5, gradient_metric(image[None, None]), padding_mode="border")
     torch.testing.assert_close(by_function, by_name)
     torch.testing.assert_close(by_value, by_name)
+
+
+@pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
+@pytest.mark.parametrize("name", mc.metrics.IMAGE_METRICS)
+@pytest.mark.parametrize("padding_mode", ["reflect", "circular"])
+def test_metric_name_and_its_function_mean_the_same(filter, name, padding_mode):
+    image = torch.rand(9, 8)
+    by_name = filter(image, 3, name, padding_mode=padding_mode)
+    by_function = filter(image, 3, mc.metrics.IMAGE_METRICS[name], padding_mode=padding_mode)
+    assert torch.equal(by_function, by_name)
 
 
 def test_stencil_may_be_name_or_stencil():
@@ -223,7 +229,7 @@ def test_integers_are_scaled_as_in_scikit_image():
     "filter", [tangent_filter, partial(geodesic_filter, smooth=2), partial(geodesic_filter, steps=1)]
 )
 def test_strips_do_not_change_the_result(monkeypatch, filter, shape, stencil, padding_mode):
-    monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 90)
+    monkeypatch.setattr("metricconv.filters._balls._STRIP_PIXELS", 90)
     image, reports = torch.rand(shape, dtype=torch.float64), []
     options = {"metric": partial(edge_metric, iota=0.3), "stencil": stencil, "padding_mode": padding_mode}
     whole = filter(image, 3, **options)
@@ -242,7 +248,7 @@ def test_single_strip_without_margin_or_with_large_margin(filter, samples, metri
 
 @pytest.mark.parametrize("filter", [tangent_filter, geodesic_filter])
 def test_gradients_flow_through_strips(monkeypatch, filter):
-    monkeypatch.setattr(mc.filters, "_STRIP_PIXELS", 20)
+    monkeypatch.setattr("metricconv.filters._balls._STRIP_PIXELS", 20)
     image = torch.rand(40, 9, requires_grad=True)
     filter(image, 3, partial(edge_metric, iota=0.5), progress=lambda done, rows: None).sum().backward()
     assert image.grad.isfinite().all() and image.grad.any()
@@ -272,74 +278,6 @@ def test_any_memory_layout_is_accepted_and_input_is_unchanged():
     np.testing.assert_array_equal(image, before)
 
 
-@pytest.mark.parametrize(
-    ("image", "error", "message"),
-    [
-        ([[1.0, 2.0]], TypeError, "`image` must be a NumPy array or a torch.Tensor, got list"),
-        (np.zeros((3, 3), dtype=complex), TypeError, "`image` must hold real numbers, got dtype torch.complex128"),
-        (np.array([["a"]]), TypeError, "`image` must have a dtype that torch supports, got <U1"),
-        (np.zeros(5), ValueError, r"`image` must have 2 or 3 spatial axes and not be empty, got shape \(5,\)"),
-        (np.zeros((2, 3, 4, 5)), ValueError, r"2 or 3 spatial axes.*got shape \(2, 3, 4, 5\)"),
-        (np.zeros((0, 4)), ValueError, r"not be empty, got shape \(0, 4\)"),
-        (np.array([[1.0, np.nan]]), ValueError, r"`image` must be finite, got nan at index \(0, 1\)"),
-        (torch.full((2, 2), torch.inf), ValueError, "`image` must be finite, got inf"),
-        (torch.zeros(3, 3).to(torch.float8_e4m3fn), TypeError, "`image` must hold floats of 16 bits or more"),
-        (np.ma.masked_less(np.eye(3), 1), ValueError, r"`image` has 6 masked pixels; fill them"),
-    ],
-)
-def test_invalid_images_raise(image, error, message):
-    with pytest.raises(error, match=message):
-        box_filter(image)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: box_filter(x, 4), r"`size` \(=4\) must be a positive odd number"),
-        (lambda x: box_filter(x, -3), r"`size` \(=-3\) must be a positive odd number"),
-        (lambda x: dilated_filter(x, 3, 0), r"`dilation` \(=0\)"),
-        (lambda x: interpolated_filter(x, 1), r"`samples` \(=1\) must be at least 2"),
-        (lambda x: interpolated_filter(x, 3, 0.5), r"`size` \(=0.5\) must be more than 1"),
-        (lambda x: random_deformable_filter(x, 3, -1.0), r"`reach` \(=-1.0\) must be finite and at least 0"),
-        (lambda x: tangent_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
-        (lambda x: tangent_filter(x, stencil="star"), r"`stencil` \(='star'\) must be one of 'polar'"),
-        (lambda x: tangent_filter(x, samples=0), r"`samples` \(=0\)"),
-        (lambda x: geodesic_filter(x, metric="guess"), r"`metric` \(='guess'\) must be one of 'gradient', 'edge'"),
-        (lambda x: geodesic_filter(x, steps=0), r"`steps` \(=0\) must be at least 1"),
-        (
-            lambda x: geodesic_filter(x, metric=mc.Riemannian(-torch.ones(1, 1, 3, 5, 5))),
-            r"not at index \(0, 0, 0, 0\)",
-        ),
-        (lambda x: box_filter(x, padding_mode="wrap"), r"`padding_mode` \(='wrap'\) must be one of"),
-        (lambda x: box_filter(x, channel_axis=2), r"`channel_axis` \(=2\) is not an axis of `image` of shape \(5, 5\)"),
-        (lambda x: tangent_filter(x, metric=mc.Riemannian.isotropic(1.0, dim=3)), "spatial axes"),
-        (lambda x: tangent_filter(x, metric=mc.Riemannian(torch.full((1, 1, 3, 5, 5), torch.nan))), "must be positive"),
-        (
-            lambda x: tangent_filter(x, metric=3),
-            "`metric` must be a name, a Metric or a function of the image, got int",
-        ),
-        (lambda x: geodesic_filter(x, metric=lambda image: image), "`metric` must be a Metric, got Tensor"),
-        (lambda x: tangent_filter(x, stencil=None), "`stencil` must be a name or a Stencil, got NoneType"),
-        (lambda x: box_filter(x, channel_axis="c"), r"`channel_axis` \(='c'\) is not an axis"),
-        (lambda x: interpolated_filter(x, 3, "wide"), r"`size` \(='wide'\) must be positive"),
-        (lambda x: random_deformable_filter(x, 3, "far"), r"`reach` \(='far'\) must be finite"),
-        (lambda x: random_deformable_filter(x, 3, seed=1.5), r"`seed` \(=1.5\) must be an integer of at most 64 bits"),
-        (lambda x: tangent_filter(x, 4, stencil="onion"), r"`samples` \(=4\) must be a positive odd number"),
-        (lambda x: random_deformable_filter(x, 3, seed=2**70), r"`seed` \(=1180591620717411303424\)"),
-    ],
-)
-def test_invalid_arguments_raise(call, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        call(torch.rand(5, 5))
-
-
-@pytest.mark.parametrize("progress", [None, print])
-def test_metric_of_wrong_size_raises(progress):
-    metric = gradient_metric(torch.rand(1, 1, 4, 5))
-    with pytest.raises(ValueError, match=r"`metric` must have the spatial size \(6, 7\) of `image`, got \(4, 5\)"):
-        tangent_filter(torch.rand(6, 7), metric=metric, progress=progress)
-
-
 def test_seed_may_be_numpy_integer():
     image = torch.rand(5, 5)
     drawn = random_deformable_filter(image, 3, seed=np.int64(4))
@@ -348,7 +286,9 @@ def test_seed_may_be_numpy_integer():
 
 @every_filter
 def test_default_device_is_ignored(monkeypatch, filter):
-    monkeypatch.setattr("metricconv.filters._MAX_RANDOM_VALUES", 2000)  # so that displacements are drawn for some rows
+    monkeypatch.setattr(
+        "metricconv.filters._random._MAX_RANDOM_VALUES", 2000
+    )  # so that displacements are drawn for some rows
     image = torch.rand(12, 11)
     expected = filter(image)
     with torch.device("meta"):
@@ -363,8 +303,13 @@ def test_both_byte_orders_are_accepted():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_displacements_have_dtype_of_image(monkeypatch, dtype):
     supports = []
-    original = filters.support_conv
-    monkeypatch.setattr(filters, "support_conv", lambda x, s, *a, **k: supports.append(s) or original(x, s, *a, **k))
+    original = mc.support_conv
+
+    def record(x, support, *arguments, **options):
+        supports.append(support)
+        return original(x, support, *arguments, **options)
+
+    monkeypatch.setattr("metricconv.filters._average.support_conv", record)
     random_deformable_filter(torch.rand(6, 7, dtype=dtype), 3)
     assert supports[0].displacement.dtype == dtype
 
@@ -381,91 +326,9 @@ def test_displacements_in_strips_equal_whole(monkeypatch, shape, padding_mode):
 
     monkeypatch.setattr(torch, "rand", ones)
     whole = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
-    monkeypatch.setattr(filters, "_MAX_RANDOM_VALUES", 7 * math.prod(shape[1:]) * len(shape) * 3 ** len(shape))
+    monkeypatch.setattr(
+        "metricconv.filters._random._MAX_RANDOM_VALUES", 7 * math.prod(shape[1:]) * len(shape) * 3 ** len(shape)
+    )
     strips = random_deformable_filter(image, 3, 4.5, padding_mode=padding_mode)
     assert drawn == [shape[0], *[7] * (shape[0] // 7), shape[0] % 7]
     torch.testing.assert_close(strips, whole, atol=1e-5, rtol=0)
-
-
-@pytest.fixture(scope="module")
-def cameraman() -> torch.Tensor:
-    """The classical 256×256 cameraman, which cannot be shipped: METRICCONV_DATA names the folder that holds it."""
-    path = Path(os.environ.get("METRICCONV_DATA", "")) / "cameraman256.png"
-    if not path.is_file():
-        pytest.skip("set METRICCONV_DATA to a folder with cameraman256.png")
-    return torch.from_numpy(io.imread(path)).float() / 255
-
-
-# What lands on the authors' numbers: noise from torch.manual_seed(42) and a float32 torch.randn(256, 256), neither
-# clamped nor quantised; zeros past the border, for the samples and for the Sobel filter (whose largest gradient is then
-# the frame's); the pixel itself as one more sample of each ball; random offsets within ±k, not the paper's ±k/2. Only
-# these offsets are not the very same random numbers.
-PAPER = {
-    "noisy": (lambda f: f, 19.95),
-    "box 11": (partial(box_filter, size=11), 19.32),
-    "box 5": (partial(box_filter, size=5), 22.02),
-    "box 3": (partial(box_filter, size=3), 23.81),
-    "dilated 3": (partial(dilated_filter, samples=11, dilation=3), 15.94),
-    "interpolated 5": (partial(interpolated_filter, samples=11, size=5), 22.54),
-    "random deformable": (partial(random_deformable_filter, samples=11, reach=11), 16.97),
-    "UTB isotropic": (partial(tangent_filter, metric=mc.Riemannian.isotropic(10**0.5), center=True), 23.09),
-    "UTB 1": (partial(tangent_filter, center=True), 25.69),
-    "UTB 0.5": (
-        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.5, padding_mode="zeros"), center=True),
-        25.64,
-    ),
-    "UTB 0.1": (
-        partial(tangent_filter, metric=partial(gradient_metric, eps_omega=0.1, padding_mode="zeros"), center=True),
-        25.44,
-    ),
-}
-
-
-@pytest.mark.parametrize(("filter", "expected"), PAPER.values(), ids=PAPER.keys())
-def test_denoising_psnr_of_the_paper_is_reproduced(cameraman, filter, expected):
-    noise = torch.randn(256, 256, generator=torch.Generator().manual_seed(42))
-    noisy = cameraman + 0.1 * noise
-    options = {} if filter is PAPER["noisy"][0] else {"padding_mode": "zeros"}
-    psnr = metrics.peak_signal_noise_ratio(cameraman.numpy(), filter(noisy, **options).numpy(), data_range=1)
-    assert psnr == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.parametrize("filtered", [tangent_filter, geodesic_filter])
-def test_metric_from_function_is_checked(filtered):
-    negative = mc.Riemannian.isotropic(1.0).map(lambda t: -t.expand(1, 1, 3, 20, 24))
-    with pytest.raises(ValueError, match="`metric` must be positive"):
-        filtered(np.random.default_rng(0).random((20, 24)), 3, lambda x: negative)
-
-
-@pytest.mark.parametrize("metric", ["gradient", "edge", "structure"])
-@pytest.mark.parametrize("unit", [2.0**-90, 2.0**-40, 2.0**60, 2.0**110])
-def test_result_is_independent_of_intensity_unit(metric, unit):
-    image = np.random.default_rng(0).random((20, 24)).astype(np.float32)
-    found = tangent_filter(image * np.float32(unit), 5, metric) / np.float32(unit)
-    np.testing.assert_allclose(found, tangent_filter(image, 5, metric), rtol=1e-5)
-
-
-def test_single_sample_raises():
-    with pytest.raises(ValueError, match=r"`samples` \(=1\) must be at least 2"):
-        tangent_filter(np.zeros((8, 8)), 1)
-
-
-def test_array_with_metric_that_requires_grad():
-    layer = mc.nn.MetricConv2d(1, 1, 3, padding=1)
-    with mc.nn.record_supports(layer) as supports:
-        layer(torch.rand(1, 1, 9, 8))
-    image = np.random.default_rng(0).random((9, 8))
-    assert tangent_filter(image, 3, supports[""].metric).shape == image.shape
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"center": "no"}, r"`center` \(='no'\) must be True or False"),
-        ({"channel_axis": True}, r"`channel_axis` \(=True\)"),
-        ({"samples": True}, r"`samples` \(=True\)"),
-    ],
-)
-def test_wrong_types_raise(options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        tangent_filter(np.zeros((8, 8, 3)), **{"samples": 3, "channel_axis": -1} | options)

@@ -1,4 +1,4 @@
-"""Reading between pixels, and past the border."""
+"""Interpolation between pixels and padding at the border."""
 
 import math
 
@@ -13,7 +13,7 @@ modes = pytest.mark.parametrize("padding_mode", PADDING_MODES)
 
 @modes
 @pytest.mark.parametrize("size", [(5,), (1,), (2,), (4, 3), (1, 6), (3, 4, 2), (2, 3, 2, 3)])
-def test_interpolation_is_that_of_the_loop(size, padding_mode):
+def test_interpolation_equals_the_python_loop(size, padding_mode):
     dim = len(size)
     field, position = torch.randn(2, 3, *size).double(), torch.randn(2, 7, dim).double() * 6
     expected = [
@@ -23,13 +23,13 @@ def test_interpolation_is_that_of_the_loop(size, padding_mode):
 
 
 @modes
-def test_interpolation_at_a_pixel_is_its_value(padding_mode):
+def test_interpolation_at_pixels_returns_their_values(padding_mode):
     field = torch.randn(1, 2, 3, 4)
     position = torch.stack(torch.meshgrid(torch.arange(3.0), torch.arange(4.0), indexing="ij"), -1)[None]
     assert torch.equal(interpolate(field, position, padding_mode), field)
 
 
-def test_what_stands_past_the_border_by_hand():
+def test_padding_modes_equal_hand_computed_values():
     field, position = torch.tensor([[[10.0, 20.0, 40.0]]]), torch.tensor([[-1.0], [-2.0], [3.0], [4.0], [2.5], [-0.25]])
     expected = {
         "zeros": [0.0, 0.0, 0.0, 0.0, 20.0, 7.5],
@@ -42,7 +42,7 @@ def test_what_stands_past_the_border_by_hand():
 
 
 @modes
-def test_weights_of_the_corners_sum_to_one_but_for_zeros(padding_mode):
+def test_corner_weights_sum_to_one_except_for_zero_padding(padding_mode):
     total = sum(weight for _, weight in corners(torch.randn(50, 2) * 5, (3, 4), padding_mode))
     if padding_mode == "zeros":
         assert ((total >= 0) & (total <= 1 + 1e-6)).all()
@@ -91,7 +91,7 @@ def test_second_derivative_on_the_lattice_is_the_central_difference_of_the_first
 
 
 @modes
-def test_values_on_the_lattice_do_not_depend_on_whether_gradients_are_wanted(padding_mode):
+def test_values_on_the_lattice_do_not_depend_on_requires_grad(padding_mode):
     field = torch.randn(1, 2, 4, 5)
     position = torch.randint(-3, 8, (1, 40, 2)).float()
     position += torch.tensor([0.0, 6e-8, -6e-8, 0.4])[torch.randint(0, 4, position.shape)]

@@ -239,6 +239,15 @@ def test_tiles_are_computed_in_other_processes():
     assert np.abs(found - filters.tangent_filter(image, samples=3)).max() < 1e-6
 
 
+@pytest.mark.parametrize("padding_mode", ["reflect", "circular"])
+def test_metric_name_and_its_function_mean_the_same(image, padding_mode):
+    results = [
+        large.tangent_filter(da.from_array(image, chunks=16), 3, metric, padding_mode=padding_mode).compute()
+        for metric in ("gradient", gradient_metric)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
 @pytest.mark.parametrize(("mode", "own"), [("circular", "border"), ("reflect", "circular")])
 def test_filter_and_metric_must_both_be_circular(image, mode, own):
     with pytest.raises(
@@ -247,3 +256,33 @@ def test_filter_and_metric_must_both_be_circular(image, mode, own):
         large.tangent_filter(
             da.from_array(image, chunks=16), metric=partial(gradient_metric, padding_mode=own), padding_mode=mode
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("size", lambda x: large.box_filter(x, 2**70 + 1)),
+        ("dilation", lambda x: large.dilated_filter(x, 3, 2**70)),
+        ("size", lambda x: large.interpolated_filter(x, 3, 1e300)),
+        ("samples", lambda x: large.tangent_filter(x, 2**70)),
+        ("steps", lambda x: large.geodesic_filter(x, 3, steps=2**70)),
+    ],
+)
+def test_arguments_out_of_range_raise_at_once(image, name, call):
+    with pytest.raises(ValueError, match=rf"`{name}` \(=.*\) must be at most \d+$"):
+        call(da.from_array(image, chunks=16))
+
+
+def test_replicate_equals_border(image):
+    replicate, border = (
+        large.tangent_filter(da.from_array(image, chunks=16), 3, padding_mode=mode).compute()
+        for mode in ("replicate", "border")
+    )
+    assert np.array_equal(replicate, border)
+
+
+def test_centre_is_accepted_with_a_warning(image):
+    tiled = da.from_array(image, chunks=16)
+    with pytest.warns(DeprecationWarning, match="`centre` of tangent_filter is deprecated: use `center`"):
+        result = large.tangent_filter(tiled, 3, centre=True)
+    assert np.array_equal(result.compute(), large.tangent_filter(tiled, 3, center=True).compute())

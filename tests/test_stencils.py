@@ -1,4 +1,4 @@
-"""How the reference ball is sampled."""
+"""Stencils: directions and radii of the sampling patterns."""
 
 import itertools
 import math
@@ -30,7 +30,7 @@ def angles_of(stencil: Stencil) -> torch.Tensor:
         (square_onion, 3, 1),
     ],
 )
-def test_a_stencil_has_a_unit_direction_for_each_cell(make, k, dim):
+def test_stencil_has_one_unit_direction_per_cell(make, k, dim):
     stencil = make(k, dim)
     assert stencil.samples == k**dim
     assert stencil.dim == dim
@@ -47,13 +47,13 @@ def test_polar_rows_are_radii_and_columns_are_angles():
         torch.testing.assert_close(angles_of(stencil).view(k, k), columns.expand(k, k))
 
 
-def test_polar_starts_right_and_turns_down():
+def test_polar_directions_start_right_and_continue_downwards():
     torch.testing.assert_close(
         polar(4).directions[:4], torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]]).double()
     )
 
 
-def test_polar_in_one_dimension_has_as_many_radii_on_either_side():
+def test_polar_in_one_dimension_is_symmetric():
     stencil = polar(4, 1)
     assert (stencil.directions[:, 0] * stencil.radii).tolist() == [-1.0, -0.5, 0.5, 1.0]
 
@@ -62,22 +62,22 @@ def test_polar_in_one_dimension_has_as_many_radii_on_either_side():
 def test_polar_in_three_dimensions_is_nearly_uniform(k):
     stencil = polar(k, 3)
     assert stencil.radii.view(k, k * k).eq((torch.arange(k).double()[:, None] + 1) / k).all()
-    ring = stencil.directions[: k * k]
-    torch.testing.assert_close(ring.mean(0), torch.zeros(3).double(), atol=2 / k**2, rtol=0)
-    torch.testing.assert_close(ring.T @ ring / k**2, torch.eye(3).double() / 3, atol=2 / k**2, rtol=0)
-    gaps = torch.cdist(ring, ring).fill_diagonal_(math.inf).amin(1)
+    shell = stencil.directions[: k * k]
+    torch.testing.assert_close(shell.mean(0), torch.zeros(3).double(), atol=2 / k**2, rtol=0)
+    torch.testing.assert_close(shell.T @ shell / k**2, torch.eye(3).double() / 3, atol=2 / k**2, rtol=0)
+    gaps = torch.cdist(shell, shell).fill_diagonal_(math.inf).amin(1)
     assert gaps.max() / gaps.min() < 1.6
 
 
 @odd
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_onion_radius_is_that_of_the_ring(k, dim):
+def test_onion_radius_is_ring_index(k, dim):
     expected = [max(map(abs, c)) / max(k // 2, 1) for c in cells_of(k, dim)]
     assert onion(k, dim).radii.tolist() == expected
 
 
 @odd
-def test_onion_uses_each_of_a_rings_even_angles_once(k):
+def test_onion_rings_have_uniform_angles(k):
     stencil = onion(k)
     for ring in range(1, k // 2 + 1):
         on_ring = [max(map(abs, c)) == ring for c in cells_of(k, 2)]
@@ -87,26 +87,28 @@ def test_onion_uses_each_of_a_rings_even_angles_once(k):
 
 
 @odd
-def test_onion_angles_turn_in_the_order_of_the_cells(k):
+def test_onion_preserves_angular_order_of_cells(k):
     cells, angles = cells_of(k, 2), angles_of(onion(k)).tolist()
     for ring in range(1, k // 2 + 1):
         on_ring = [n for n, c in enumerate(cells) if max(map(abs, c)) == ring]
-        own = {n: math.atan2(*cells[n]) % (2 * math.pi) for n in on_ring}
-        assert sorted(on_ring, key=own.get) == sorted(on_ring, key=lambda n: round(angles[n], 9) % (2 * math.pi))
-        assert max(abs(angles[n] - own[n]) for n in on_ring) < math.radians(4.1)
+        angle_of_cell = {n: math.atan2(*cells[n]) % (2 * math.pi) for n in on_ring}
+        assert sorted(on_ring, key=angle_of_cell.get) == sorted(
+            on_ring, key=lambda n: round(angles[n], 9) % (2 * math.pi)
+        )
+        assert max(abs(angles[n] - angle_of_cell[n]) for n in on_ring) < math.radians(4.1)
 
 
 @odd
 @pytest.mark.parametrize("dim", [2, 3])
 def test_onion_has_the_symmetries_of_the_cube(k, dim):
     cells, points = cells_of(k, dim), onion(k, dim).directions
-    place = {c: n for n, c in enumerate(cells)}
+    index = {c: n for n, c in enumerate(cells)}
     for axes in itertools.permutations(range(dim)):
         for signs in itertools.product((1, -1), repeat=dim):
-            image = [place[tuple(s * c[a] for s, a in zip(signs, axes, strict=True))] for c in cells]
-            moved = points[:, axes] * torch.tensor(signs).double()
-            off_centre = torch.tensor([any(c) for c in cells])
-            torch.testing.assert_close(points[image][off_centre], moved[off_centre])
+            image = [index[tuple(s * c[a] for s, a in zip(signs, axes, strict=True))] for c in cells]
+            expected = points[:, axes] * torch.tensor(signs).double()
+            off_center = torch.tensor([any(c) for c in cells])
+            torch.testing.assert_close(points[image][off_center], expected[off_center])
 
 
 def test_onion_in_one_dimension_is_the_segment():
@@ -114,28 +116,28 @@ def test_onion_in_one_dimension_is_the_segment():
     assert (stencil.directions[:, 0] * stencil.radii).tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
 
 
-def test_onion_of_three_by_three_is_the_compass_on_the_unit_circle():
+def test_onion_of_size_three():
     r = math.sqrt(0.5)
-    centre = [0, 1]  # its radius is 0, and it is given the last axis
-    expected = [[-r, -r], [-1, 0], [-r, r], [0, -1], centre, [0, 1], [r, -r], [1, 0], [r, r]]
+    center = [0, 1]  # of radius 0: the last unit vector
+    expected = [[-r, -r], [-1, 0], [-r, r], [0, -1], center, [0, 1], [r, -r], [1, 0], [r, r]]
     torch.testing.assert_close(onion(3).directions, torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 @pytest.mark.parametrize(("k", "dim"), [(1, 2), (3, 1), (3, 2), (5, 2), (7, 2), (3, 3)])
-def test_square_onion_on_the_round_metric_is_the_dilated_grid(k, dim, dilation):
+def test_square_onion_of_isotropic_metric_is_dilated_grid(k, dim, dilation):
     metric = mc.Riemannian.isotropic(float(dilation * max(k // 2, 1)), dim).to(torch.float64)
     ball = mc.TangentBall(metric, square_onion(k, dim))
     torch.testing.assert_close(ball.offsets(), mc.Grid(k, dilation, dim=dim).offsets().double())
 
 
-def test_square_onion_corners_reach_the_root_of_the_dimension():
+def test_square_onion_corners_have_radius_sqrt_dim():
     for dim in (1, 2, 3):
         assert square_onion(5, dim).radii.max().item() == pytest.approx(math.sqrt(dim))
 
 
 @pytest.mark.parametrize("kernel_size", [(3, 1), (1, 5), (3, 5), (1, 3, 5)])
-def test_square_onion_takes_a_kernel_size_for_each_axis(kernel_size):
+def test_square_onion_accepts_one_kernel_size_per_axis(kernel_size):
     stencil = square_onion(kernel_size)
     assert stencil.kernel_size == kernel_size
     grid = mc.Grid(kernel_size).offsets().view(-1, len(kernel_size)).double()
@@ -143,18 +145,22 @@ def test_square_onion_takes_a_kernel_size_for_each_axis(kernel_size):
 
 
 @pytest.mark.parametrize(("kernel_size", "spacing"), [((3, 5), (2, 1)), ((3, 3), (1, 3)), ((3, 1), (2, 2))])
-def test_square_onion_spaced_along_each_axis_is_the_grid_dilated_so(kernel_size, spacing):
+def test_square_onion_with_spacing_is_anisotropically_dilated_grid(kernel_size, spacing):
     reach = max(k // 2 * s for k, s in zip(kernel_size, spacing, strict=True))
     metric = mc.Riemannian.isotropic(float(reach)).to(torch.float64)
     ball = mc.TangentBall(metric, square_onion(kernel_size, spacing=spacing))
     torch.testing.assert_close(ball.offsets(), mc.Grid(kernel_size, spacing).offsets().double())
 
 
-def test_the_centre_has_a_direction_so_that_no_metric_sees_zero():
+def test_center_has_radius_zero_and_unit_direction():
     for stencil in (onion(3), square_onion(3), onion(3, 3), onion(1)):
-        centre = stencil.samples // 2
-        assert stencil.radii[centre] == 0
-        assert stencil.directions[centre].tolist() == [0.0] * (stencil.dim - 1) + [1.0]
+        center = stencil.samples // 2
+        assert stencil.radii[center] == 0
+        assert stencil.directions[center].tolist() == [0.0] * (stencil.dim - 1) + [1.0]
+
+
+def test_repr_is_short():
+    assert repr(onion(3)) == "Stencil(kernel_size=(3, 3), dtype=torch.float64, device='cpu')"
 
 
 def test_to_converts_a_stencil():
@@ -180,6 +186,6 @@ def test_to_converts_a_stencil():
         ),
     ],
 )
-def test_impossible_stencils_are_refused(make, message):
+def test_invalid_arguments_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,7 +1,8 @@
 """Convolutions whose support is the unit ball of an explicit metric."""
 
-from . import filters, metrics, nn, ops, stencils, supports
-from .convert import convert
+from . import _startup as _startup
+from . import conversion, filters, metrics, nn, ops, stencils, supports
+from .conversion import convert, to_conv
 from .metrics import Metric, Randers, Riemannian
 from .ops import (
     backend_report,
@@ -13,16 +14,15 @@ from .ops import (
     metric_conv3d,
     support_conv,
 )
-from .supports import Deformable, Dilated, GeodesicBall, Grid, HeatBall, Shifted, Support, TangentBall
+from .supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, Support, TangentBall
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Deformable",
     "Dilated",
     "GeodesicBall",
     "Grid",
-    "HeatBall",
     "Metric",
     "Randers",
     "Riemannian",
@@ -31,6 +31,7 @@ __all__ = [
     "TangentBall",
     "backend_report",
     "check_finite",
+    "conversion",
     "convert",
     "deform_conv2d",
     "filters",
@@ -44,4 +45,5 @@ __all__ = [
     "stencils",
     "support_conv",
     "supports",
+    "to_conv",
 ]

@@ -1,5 +1,5 @@
 """``python -m metricconv`` is the command ``metricconv``."""
 
-from .cli import main
+from _metricconv_command import main
 
 main()

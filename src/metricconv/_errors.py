@@ -6,7 +6,19 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """An error that the user can fix: a missing file, a value out of range, an extra not installed."""
+    """An error that the user can fix: a missing file, a value out of range, an extra not installed.
+
+    Args:
+        message: what is wrong.
+        hint: the command-line option that helps, not shown in the explorer.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message, self.hint = message, hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 @contextlib.contextmanager

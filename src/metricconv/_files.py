@@ -3,17 +3,23 @@
 import contextlib
 import csv
 import functools
+import glob
 import hashlib
 import importlib.metadata
 import platform
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from . import __version__
+from ._errors import UserError
+
+# Age after which a temporary file is taken as left over by a killed process.
+_STALE_SECONDS = 24 * 3600
 
 
 @contextlib.contextmanager
@@ -21,14 +27,21 @@ def writing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that atomically replaces ``path`` on success and is deleted on error.
 
     Parent folders are created. The temporary path has the same suffix, by which many writers choose a format. If
-    ``path`` is a link, its target is replaced; the permissions of an existing file are kept.
+    ``path`` is a link, its target is replaced; the permissions of an existing file are kept. Devices, pipes and folders
+    are not replaced. Temporary files that killed processes left for this path are deleted after a day.
     """
     suffix = path.suffix
     with contextlib.suppress(RuntimeError):  # raised for circular links
         path = path.resolve()
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The stem is shortened as it may already have the maximum length.
-    temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}{suffix}")
+    stem = f".{path.stem[:32]}."
+    for leftover in path.parent.glob(f"{glob.escape(stem)}{'[0-9a-f]' * 8}{glob.escape(suffix)}"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink()
+    temporary = path.with_name(f"{stem}{secrets.token_hex(4)}{suffix}")
     try:
         yield temporary
         if path.exists():
@@ -36,6 +49,12 @@ def writing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that ``path`` does not exist or is a regular file: devices and pipes must not be replaced."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: exists and is not a regular file; it is not overwritten")
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> None:

@@ -1,17 +1,21 @@
-"""Conversion of images, arrays or tensors, to tensors (1, C, *spatial)."""
+"""Conversion of images, arrays or tensors, to tensors (1, C, *spatial), and the PSNR of images."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from . import _checks
 
+if TYPE_CHECKING:
+    import numpy
+
 
 def to_floats(image: object) -> Tensor:
     """Return an image as a tensor of finite floats, integers divided by the maximum of their type."""
     if isinstance(image, Tensor):
-        values, floats = image, torch.get_default_dtype()
+        values, floats = _checks.with_values(_checks.dense(image, "image"), "image"), torch.get_default_dtype()
     else:
         import numpy  # only arrays need it
 
@@ -24,7 +28,7 @@ def to_floats(image: object) -> Tensor:
             values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
         except TypeError:
             raise TypeError(f"`image` must have a dtype that torch supports, got {image.dtype}") from None
-    if values.is_complex():
+    if values.is_complex() or values.is_quantized:
         raise TypeError(f"`image` must hold real numbers, got dtype {values.dtype}")
     if not values.is_floating_point():
         largest = 1 if values.dtype == torch.bool else torch.iinfo(values.dtype).max
@@ -59,3 +63,13 @@ def check_axes(shape: tuple[int, ...], channel_axis: int | None) -> None:
             f"`image` must have 2 or 3 spatial axes and not be empty, got shape {shape} with "
             f"`channel_axis` (={channel_axis!r})"
         )
+
+
+def psnr(clean: "numpy.ndarray", image: "numpy.ndarray") -> float:
+    """Return the peak signal-to-noise ratio of an image with values in [0, 1], in decibels."""
+    return psnr_from_mse(float(((clean.astype("float64") - image) ** 2).mean()))
+
+
+def psnr_from_mse(error: float) -> float:
+    """Return the peak signal-to-noise ratio of a mean squared error, 10 log₁₀(1 / error), in decibels."""
+    return math.inf if error == 0 else -10 * math.log10(error)

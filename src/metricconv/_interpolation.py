@@ -1,9 +1,9 @@
 """Multilinear interpolation on the pixel lattice, in any dimension, with four padding modes.
 
-Interpolated data has a kink wherever a coordinate is a whole number. There the derivative along that axis is defined as
-the mean of the two one-sided slopes, which is the central difference (v(n + 1) − v(n − 1)) / 2 of the neighbouring
-pixels, padded as ``padding_mode`` says. A coordinate counts as whole within ``lattice_tolerance`` of a whole number, so
-that the rounding of a position does not choose between the two slopes. Every backend follows this definition.
+Interpolated data has a kink wherever a coordinate is an integer. There the derivative along that axis is defined as
+the mean of the two one-sided slopes, which is the central difference (v(n + 1) − v(n − 1)) / 2 of the neighboring
+pixels, padded according to ``padding_mode``. A coordinate counts as an integer within ``lattice_tolerance`` of one, so
+that rounding errors of a position do not select one of the slopes. All backends use this definition.
 """
 
 import contextlib
@@ -12,7 +12,8 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from . import _compat
 
 PADDING_MODES = ("zeros", "border", "reflect", "circular")
 
@@ -25,7 +26,7 @@ _LATTICE_TOLERANCE = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
 
 
 def lattice_tolerance(dtype: torch.dtype) -> float:
-    """Return how far from a whole number a coordinate computed in ``dtype`` still counts as one, in pixels."""
+    """Return how far from an integer a coordinate computed in ``dtype`` still counts as one, in pixels."""
     return _LATTICE_TOLERANCE[torch.promote_types(dtype, torch.float32)]
 
 
@@ -49,13 +50,13 @@ def corners(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the lattice points around each position as (flat index into ``size``, interpolation weight).
 
-    There are two along each axis, or three where the derivative at a lattice point needs both neighbours.
+    There are two along each axis, or three where the derivative at a lattice point needs both neighbors.
 
     Args:
         position: (..., d), in pixels along the axes of ``size``, relative to ``base`` if that is given.
         size: extent of each spatial axis.
-        padding_mode: "zeros", "border" (repeat the border pixel), "reflect" (about its centre) or "circular".
-        base: whole pixels along each axis, (...) each: a position far from 0 would have no fractions of its own.
+        padding_mode: "zeros", "border" (repeat the border pixel), "reflect" (about its center) or "circular".
+        base: whole pixels along each axis, (...) each. Positions relative to it keep their precision far from 0.
         tolerance: see ``lattice_tolerance``; by default that of the position's dtype.
 
     >>> x = torch.tensor([10.0, 20.0, 40.0])
@@ -86,42 +87,42 @@ def _weights(position: Tensor, tolerance: float) -> tuple[Tensor, list[Tensor]]:
     whole = (position - nearest).abs() <= tolerance
     if _readable(position) and not whole.any():
         return two
-    # At a whole number n the weights of n − 1, n, n + 1 have the values of linear interpolation, and the derivatives of
+    # At an integer n the weights of n − 1, n, n + 1 have the values of linear interpolation, and the derivatives of
     # the central difference: −½, 0, ½.
-    past = position - nearest
-    held = past.detach()
-    slope = 0.5 * (past - held)  # zero, with a derivative of ½
-    before = torch.where(whole, (-held).clamp_min(0) - slope, 1 - (position - low))
-    here = torch.where(whole, 1 - held.abs(), position - low)
-    after = torch.where(whole, held.clamp_min(0) + slope, 0.0)
+    difference = position - nearest
+    value = difference.detach()
+    slope = 0.5 * (difference - value)  # zero, with a derivative of ½
+    before = torch.where(whole, (-value).clamp_min(0) - slope, 1 - (position - low))
+    here = torch.where(whole, 1 - value.abs(), position - low)
+    after = torch.where(whole, value.clamp_min(0) + slope, 0.0)
     return torch.where(whole, nearest - 1, low).long(), [before, here, after]
 
 
 def _differentiable(position: Tensor) -> bool:
-    """Return whether a derivative with respect to positions may be asked for."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    """Return whether derivatives with respect to positions may be required."""
+    if _compat.functorch_active() or _compat.forward_mode_active():
         return True
     return torch.is_grad_enabled() and position.requires_grad
 
 
 def _readable(position: Tensor) -> bool:
-    """Return whether a decision may depend on the values: no tracer is at work, and no GPU has to be waited for."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Return whether code may depend on the values: they are not traced, and reading them does not wait for a GPU."""
+    if torch.compiler.is_compiling() or _compat.functorch_active():
         return False
     return type(position) is Tensor and position.device.type == "cpu"
 
 
 def line(start: int, stop: int, extent: int, padding_mode: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return, for pixels start to stop − 1 along an axis, which pixel of it each is, and its weight.
+    """Return the padded index of pixels start to stop − 1 along an axis, and their weight.
 
-    The weight is 0 past a border of zeros, else 1.
+    The weight is 0 outside the image if ``padding_mode`` is "zeros", otherwise 1.
     """
     index = torch.arange(start, stop, device=device)
     return _fold(index, torch.ones_like(index, dtype=torch.float32), extent, padding_mode)
 
 
 def _fold(index: Tensor, weight: Tensor, extent: int, padding_mode: str) -> tuple[Tensor, Tensor]:
-    """Bring an index along one axis into [0, extent); outside, "zeros" takes its weight away."""
+    """Return the pixel in [0, extent) that pads an index along one axis, and its weight, 0 outside for "zeros"."""
     if padding_mode == "circular":
         return _remainder(index, extent), weight
     if padding_mode == "reflect" and extent > 1:
@@ -136,12 +137,12 @@ def _fold(index: Tensor, weight: Tensor, extent: int, padding_mode: str) -> tupl
 
 def _remainder(index: Tensor, period: int) -> Tensor:
     """Return index mod period, in [0, period)."""
-    # The period as a tensor: ONNX has no remainder by a number that varies with the image's size.
+    # The period is a tensor because ONNX has no remainder by a scalar that depends on the image size.
     return index.remainder(torch.full((), period, dtype=index.dtype, device=index.device))
 
 
 def interpolate(field: Tensor, position: Tensor, padding_mode: str) -> Tensor:
-    """Read a field (B, C, *spatial) at positions (B, *out, d): (B, C, *out)."""
+    """Return a field (B, C, *spatial) interpolated at positions (B, *out, d): (B, C, *out)."""
     flat = field.flatten(2)  # [B, C, S]
     out = position.shape[1:-1]
     result = torch.zeros((), dtype=field.dtype, device=field.device)

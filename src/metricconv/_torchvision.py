@@ -1,4 +1,4 @@
-"""torchvision, imported where its datasets, models or operators are used; an import that fails says what to install."""
+"""torchvision, imported where its datasets, models or operators are used; errors state what to install."""
 
 import importlib
 from typing import Any
@@ -17,7 +17,7 @@ def import_torchvision(name: str = "torchvision") -> Any:
         name: full name of the module, such as "torchvision.models".
 
     Raises:
-        TorchvisionError: the import fails; the message says why and what to install.
+        TorchvisionError: the import fails; the message states why and what to install.
     """
     try:
         return importlib.import_module(name)

@@ -28,14 +28,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import _checks, _images, filters, stencils
-from ._interpolation import PADDING_MODES
-from .filters import METRICS
-from .metrics import Metric, edge_metric, gradient_metric, structure_metric
+from ._deprecation import renamed_arguments
+from .filters._limits import check_box, check_dilation, check_sample_count, check_side, check_steps
+from .metrics import IMAGE_METRICS, Metric, edge_metric, gradient_metric, image_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
 from .stencils import Stencil
-from .supports.geodesic import sight
+from .supports.geodesic import halo_width
 
-Tile = NDArray[Any]
+__all__ = ["box_filter", "dilated_filter", "geodesic_filter", "interpolated_filter", "tangent_filter"]
+
+NumpyArray = NDArray[Any]
 MetricOf = Callable[..., Metric]
 
 
@@ -49,7 +51,7 @@ def box_filter(
     >>> bool(np.abs(tiled.compute() - filters.box_filter(whole, 5)).max() < 1e-12)
     True
     """
-    _checks.odd(size, "size")
+    size = check_side(size, "size")
     return _filtered(image, filters.box_filter, size // 2, channel_axis, padding_mode, size=size)
 
 
@@ -62,8 +64,7 @@ def dilated_filter(
     padding_mode: str = "reflect",
 ) -> da.Array:
     """Average over samples^d pixels ``dilation`` pixels apart, as ``filters.dilated_filter``."""
-    _checks.odd(samples, "samples")
-    dilation = _checks.whole(dilation, "dilation", minimum=1)
+    samples, dilation = check_side(samples, "samples"), check_dilation(dilation)
     halo = dilation * (samples // 2)
     options = {"samples": samples, "dilation": dilation}
     return _filtered(image, filters.dilated_filter, halo, channel_axis, padding_mode, **options)
@@ -78,11 +79,12 @@ def interpolated_filter(
     padding_mode: str = "reflect",
 ) -> da.Array:
     """Average over samples^d points in a box of size^d pixels, as ``filters.interpolated_filter``."""
-    filters._check_box(samples, size)
+    check_box(samples, size)
     halo = math.floor((size - 1) / 2) + 1
     return _filtered(image, filters.interpolated_filter, halo, channel_axis, padding_mode, samples=samples, size=size)
 
 
+@renamed_arguments(centre="center")
 def tangent_filter(
     image: da.Array,
     samples: int = 11,
@@ -112,6 +114,7 @@ def tangent_filter(
     return _filtered(image, filters.tangent_filter, halo, channel_axis, padding_mode, **options)
 
 
+@renamed_arguments(centre="center")
 def geodesic_filter(
     image: da.Array,
     samples: int = 11,
@@ -131,12 +134,10 @@ def geodesic_filter(
         image, samples, metric, stencil, center, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
         steps, smooth: as in ``metricconv.GeodesicBall``.
     """
-    smooth = _checks.whole(smooth, "smooth", minimum=0)
-    if steps is not None:
-        steps = _checks.whole(steps, "steps", minimum=1)
+    check_steps(steps, smooth)
     local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
     # Each smoothing pass of the metric adds one pixel.
-    halo = sight(reach, steps) + smooth + local.reach
+    halo = halo_width(reach, steps) + smooth + local.reach
     options = {"samples": samples, "metric": local.metric, "stencil": stencil, "center": center}
     options |= {"steps": steps, "smooth": smooth}
     return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)
@@ -157,12 +158,9 @@ class _LocalMetric:
     @classmethod
     def create(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_LocalMetric":
         """Return the metric function and its receptive field, by its name or arguments."""
-        if isinstance(metric, str):
-            metric = partial(METRICS[_checks.one_of(metric, METRICS, "metric")], padding_mode=padding_mode)
-        if not callable(metric):
-            raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
+        metric = image_metric(metric, padding_mode=padding_mode)
         function = metric.func if isinstance(metric, partial) else metric
-        if function not in METRICS.values():
+        if function not in IMAGE_METRICS.values():
             if metric_reach is None or not _checks.is_whole(metric_reach) or metric_reach < 0:
                 raise ValueError(
                     f"`metric_reach` (={metric_reach!r}) must be an integer of at least 0 for a `metric` of your own"
@@ -220,28 +218,31 @@ def _local_metric(
     metric_reach: int | None,
 ) -> tuple[_LocalMetric, float]:
     """Return the metric of any part of the image, and the maximum distance of a sample from its pixel."""
-    _check(image, channel_axis, padding_mode)
-    reference = stencils.chosen(stencil, samples)(image.ndim - (channel_axis is not None))
+    padding_mode = _check(image, channel_axis, padding_mode)
+    dim = image.ndim - (channel_axis is not None)
+    if isinstance(stencil, str):
+        check_sample_count(samples, dim, "samples")
+    reference = stencils.stencil_factory(stencil, samples)(dim)
     local = _LocalMetric.create(metric, padding_mode, metric_reach).with_maximum(image, channel_axis)
     return local, local.largest_ball(image, channel_axis) * float(reference.radii.max())
 
 
 def _filtered(
     image: da.Array,
-    function: Callable[..., Tile],
+    function: Callable[..., NumpyArray],
     halo: int,
     channel_axis: int | None,
     padding_mode: str,
     **options: Any,
 ) -> da.Array:
     """Apply one of ``metricconv.filters`` to tiles with a halo of ``halo`` pixels."""
-    _check(image, channel_axis, padding_mode)
+    padding_mode = _check(image, channel_axis, padding_mode)
     apply = partial(function, channel_axis=channel_axis, padding_mode=padding_mode, **options)
     return _tiled(image, apply, halo, channel_axis, padding_mode)
 
 
 def _tiled(
-    image: da.Array, apply: Callable[[Tile], Tile], halo: int, channel_axis: int | None, padding_mode: str
+    image: da.Array, apply: Callable[[NumpyArray], NumpyArray], halo: int, channel_axis: int | None, padding_mode: str
 ) -> da.Array:
     """Apply a function to tiles with a halo of ``halo`` pixels, and crop the halo.
 
@@ -267,7 +268,7 @@ def _maximum(
 ) -> float:
     """Return the maximum over the whole image of a field (*spatial) computed from tensors (1, C, *spatial)."""
 
-    def tile(pixels: Tile) -> Tile:
+    def tile(pixels: NumpyArray) -> NumpyArray:
         with torch.no_grad():
             values = field(_images.to_field(_images.to_floats(pixels), channel_axis)).double().numpy()
         values = values if channel_axis is None else np.expand_dims(values, channel_axis)
@@ -276,10 +277,13 @@ def _maximum(
     return float(_tiled(image, tile, reach, channel_axis, padding_mode).max().compute())
 
 
-def _check(image: da.Array, channel_axis: int | None, padding_mode: str) -> None:
+def _check(image: da.Array, channel_axis: int | None, padding_mode: str) -> str:
+    """Check the arguments of all filters; return the padding mode by its own name."""
     if not isinstance(image, da.Array):
         raise TypeError(
             f"`image` must be a dask array, got {type(image).__name__}; use metricconv.filters for arrays and tensors"
         )
+    if any(math.isnan(n) for n in image.shape):
+        raise ValueError("`image` must have chunks of known size: call its method compute_chunk_sizes() first")
     _images.check_axes(image.shape, channel_axis)
-    _checks.one_of(padding_mode, PADDING_MODES, "padding_mode")
+    return _checks.padding_mode(padding_mode)

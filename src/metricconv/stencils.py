@@ -1,14 +1,16 @@
-"""How the reference ball is sampled: directions u_j and radii s_j, one pair for each cell of the kernel.
+"""Stencils: sampling patterns of the unit ball, as one direction u_j and one radius s_j per cell of the kernel.
 
-Three samplings, in any dimension:
+Three patterns, in any dimension d:
 
-- ``polar``: radii {1/k, …, 1} times evenly spread directions; no centre. Row = radius, column = direction.
-- ``onion``: cell c of the k^d kernel lies on ring ℓ = max|c_i| and gets radius ℓ/⌊k/2⌋; the cells of a ring are spread
-  evenly over the sphere, in their own order, so the weights of an ordinary convolution keep their meaning.
-- ``square_onion``: cell c keeps its own direction c/|c| and radius |c|/⌊k/2⌋. On the metric M = I/⌊k/2⌋² it *is* the
-  k^d grid, corners included; it makes a converted network equal to the original.
+- ``polar``: k radii {1/k, …, 1} times k^{d−1} uniformly distributed directions, without the center. In 2-D, rows of the
+  kernel are radii and columns are directions.
+- ``onion``: cell c of the k^d kernel lies on ring ℓ = max|c_i| and gets radius ℓ/⌊k/2⌋. The cells of a ring are
+  distributed uniformly over the sphere, in their original order, so weights of an ordinary convolution keep their
+  approximate position.
+- ``square_onion``: cell c has its own direction c/|c| and radius |c|/⌊k/2⌋. For the metric M = I/⌊k/2⌋² the samples are
+  exactly the k^d grid, including the corners, so that a converted network equals the original.
 
-Directions are in tensor-axis order: in 2-D (y, x) = (sin θ, cos θ), θ = 0 points right and grows downwards.
+Directions are in tensor-axis order: in 2-D (y, x) = (sin θ, cos θ), where θ = 0 points right and grows downwards.
 """
 
 import dataclasses
@@ -22,15 +24,25 @@ from torch import Tensor
 
 from . import _checks
 
+__all__ = ["STENCILS", "Stencil", "onion", "polar", "square_onion", "stencil_factory"]
 
-@dataclasses.dataclass(frozen=True, eq=False)
+_MAX_SAMPLES = 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Stencil:
-    """The samples of a reference ball, kept in float64 and rounded where they meet a metric.
+    """A sampling pattern of the unit ball: P directions and radii, in the order of a kernel's cells.
+
+    Supports convert stencils to the dtype of the metric; those of this module are in float64.
 
     Args:
         directions: unit vectors u_j, (P, d).
-        radii: s_j ≥ 0, (P,); 1 is the ball's boundary.
-        kernel_size: the shape of the kernel whose cells, row by row, the samples are; P in all.
+        radii: s_j ≥ 0, (P,); 1 is the boundary of the ball.
+        kernel_size: shape of the kernel, with P cells in row-major order.
+
+    >>> half = Stencil(torch.tensor([[-1.0], [1.0], [1.0]]), torch.tensor([1.0, 0.0, 1.0]), (3,))
+    >>> half
+    Stencil(kernel_size=(3,), dtype=torch.float32, device='cpu')
     """
 
     directions: Tensor
@@ -38,12 +50,21 @@ class Stencil:
     kernel_size: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        samples = math.prod(self.kernel_size)
+        for name in ("directions", "radii"):
+            _checks.floating(getattr(self, name), name)
+        dim = len(self.kernel_size) if isinstance(self.kernel_size, Sequence) else 1
+        samples = math.prod(_checks.tuple_of(self.kernel_size, dim, "kernel_size", minimum=1))
+        if not isinstance(self.kernel_size, tuple):
+            raise TypeError(f"`kernel_size` (={self.kernel_size!r}) must be a tuple")
         if self.directions.shape != (samples, len(self.kernel_size)) or self.radii.shape != (samples,):
             raise ValueError(
                 f"`directions` and `radii` must be ({samples}, {len(self.kernel_size)}) and ({samples},) for "
                 f"`kernel_size` (={self.kernel_size}), got {tuple(self.directions.shape)} and {tuple(self.radii.shape)}"
             )
+
+    def __repr__(self) -> str:
+        """Describe the stencil without values of tensors."""
+        return f"Stencil(kernel_size={self.kernel_size}, dtype={self.radii.dtype}, device='{self.radii.device}')"
 
     @property
     def samples(self) -> int:
@@ -56,12 +77,12 @@ class Stencil:
         return len(self.kernel_size)
 
     @property
-    def learns(self) -> bool:
-        """Whether directions or radii want gradients, which the reference engine alone has."""
+    def requires_grad(self) -> bool:
+        """Whether directions or radii require gradients, which only the reference backend computes."""
         return self.directions.requires_grad or self.radii.requires_grad
 
     def to(self, *args: Any, **kwargs: Any) -> "Stencil":
-        """Move or convert, with the arguments of torch.Tensor.to; return the stencil itself if nothing changes."""
+        """Move or convert, with the arguments of ``torch.Tensor.to``; return the same stencil if nothing changes."""
         directions, radii = self.directions.to(*args, **kwargs), self.radii.to(*args, **kwargs)
         if directions is self.directions and radii is self.radii:
             return self
@@ -69,19 +90,24 @@ class Stencil:
 
 
 def polar(kernel_size: int, dim: int = 2) -> Stencil:
-    """Sample k = ``kernel_size`` radii and, on each, k^{d−1} directions.
+    """Return the stencil of k radii 1/k, …, 1 with k^{d−1} directions each.
 
-    These are even angles in 2-D, and a Fibonacci spiral on the sphere in 3-D. In 1-D there are two directions only, so
-    k must be even: k/2 radii on either side.
+    The directions are uniformly spaced angles in 2-D, and a Fibonacci spiral on the sphere in 3-D. In 1-D there are two
+    directions with k/2 radii each.
+
+    Args:
+        kernel_size: k, at least 2; even in 1-D.
+        dim: number d of spatial axes, 1, 2 (default) or 3.
 
     >>> polar(2).radii.tolist()
     [0.5, 0.5, 1.0, 1.0]
     """
-    k = _checks.whole(kernel_size, "kernel_size", minimum=2)  # a single direction would be no ball but a shift
+    k, dim = _checks.whole(kernel_size, "kernel_size", minimum=2), _checks.whole(dim, "dim", minimum=1)
+    _check_samples((k,) * min(dim, 3))
     if dim == 1:
         if k % 2:
             raise ValueError(
-                f"`kernel_size` (={k}) must be even for a polar stencil in 1-D: as many samples on either side"
+                f"`kernel_size` (={k}) must be even for a polar stencil in 1-D, with k/2 samples on either side"
             )
         steps = [t for t in range(-k // 2, k // 2 + 1) if t]
         return _stencil([(math.copysign(1, t),) for t in steps], [abs(t) / (k // 2) for t in steps], (k,))
@@ -97,15 +123,20 @@ def polar(kernel_size: int, dim: int = 2) -> Stencil:
 
 
 def onion(kernel_size: int, dim: int = 2) -> Stencil:
-    """Peel the k^d kernel, k = ``kernel_size`` odd, into rings, each spread evenly over a sphere.
+    """Return the stencil of concentric rings: cell c on ring ℓ = max|c_i| has radius ℓ/⌊k/2⌋.
 
-    A cell c on ring ℓ gets the direction of (tan(π c_i / 4ℓ))_i: in 2-D the 8ℓ even angles 2πt/8ℓ, in 3-D the
-    equiangular cubed sphere, which keeps all symmetries of the cube.
+    Its direction is that of (tan(π c_i / 4ℓ))_i: in 2-D the 8ℓ angles 2πt/8ℓ, in 3-D the equiangular cubed sphere,
+    which has all symmetries of the cube.
+
+    Args:
+        kernel_size: k, odd.
+        dim: number d of spatial axes (default 2).
 
     >>> onion(3).radii.tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     """
     (half,), dim = _halves(kernel_size, 1), _checks.whole(dim, "dim", minimum=1)
+    _check_samples((2 * half + 1,) * min(dim, 64))
     cells = list(itertools.product(range(-half, half + 1), repeat=dim))
     rings = [max(map(abs, c)) for c in cells]
     directions = [
@@ -116,11 +147,13 @@ def onion(kernel_size: int, dim: int = 2) -> Stencil:
 
 
 def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | Sequence[int] = 1) -> Stencil:
-    """Let each cell keep its own direction and distance: radius |c| / ⌊k/2⌋, so corners reach √d (k odd, any per axis).
+    """Return the stencil of the kernel's own cells c: direction c/|c| and radius |c|/⌊k/2⌋, up to √d at the corners.
 
-    Where ``kernel_size`` is one int for each axis, these are counted and ``dim`` is not read. Cells may lie farther
-    apart along one axis than along another, by ``spacing``; only its proportions matter, as a radius of 1 is the
-    farthest cell's along an axis.
+    Args:
+        kernel_size: k, odd; an int, or one per axis.
+        dim: number d of spatial axes (default 2). It is ignored if ``kernel_size`` is a sequence.
+        spacing: distance between cells, an int or one per axis (default 1). Only the ratio between axes matters: radius
+            1 is that of the farthest cell along an axis.
 
     >>> s = square_onion(3)
     >>> (s.radii[:, None] * s.directions).round().int().tolist()[:3]
@@ -136,12 +169,20 @@ def square_onion(kernel_size: int | Sequence[int], dim: int = 2, spacing: int | 
     )
 
 
-# By name: (kernel_size, dim) → stencil.
 STENCILS: dict[str, Callable[[int, int], Stencil]] = {"polar": polar, "onion": onion, "square_onion": square_onion}
+"""The functions from kernel size and number of spatial axes to a stencil, by name."""
 
 
-def chosen(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
-    """Return how a number of dimensions becomes a stencil: the one of a name, samples^d, or the one that is given."""
+def stencil_factory(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
+    """Return the function from a number of spatial axes to a stencil.
+
+    Args:
+        stencil: a name in ``STENCILS``; or a stencil, which the function returns.
+        samples: kernel size of a stencil given by name.
+
+    >>> stencil_factory("polar", 4)(2).kernel_size
+    (4, 4)
+    """
     if isinstance(stencil, Stencil):
         return lambda dim: stencil
     if not isinstance(stencil, str):
@@ -154,12 +195,19 @@ def chosen(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
 def _halves(kernel_size: int | Sequence[int], dim: int) -> tuple[int, ...]:
     sizes = _checks.tuple_of(kernel_size, dim, "kernel_size", minimum=1)
     if any(k % 2 == 0 for k in sizes):
-        raise ValueError(f"`kernel_size` (={kernel_size!r}) must be odd for an onion stencil: it has a centre")
+        raise ValueError(f"`kernel_size` (={kernel_size!r}) must be odd for an onion stencil, which has a center")
+    _check_samples(sizes)
     return tuple(k // 2 for k in sizes)
 
 
+def _check_samples(kernel_size: Sequence[int]) -> None:
+    """Check that a stencil has not too many samples."""
+    if math.prod(kernel_size) > _MAX_SAMPLES:
+        raise ValueError(f"`kernel_size` and `dim` give a kernel of more than {_MAX_SAMPLES} samples")
+
+
 def _unit(vector: Sequence[float]) -> tuple[float, ...]:
-    """Normalise; the centre, whose radius is 0, gets the last axis so that F never sees a zero vector."""
+    """Normalize a vector; 0 becomes the last unit vector, so that F is never evaluated at 0."""
     length = math.hypot(*vector)
     return tuple(x / length for x in vector) if length else (0.0,) * (len(vector) - 1) + (1.0,)
 
@@ -174,6 +222,6 @@ def _fibonacci_sphere(count: int) -> list[tuple[float, ...]]:
 
 
 def _stencil(directions: Sequence[Sequence[float]], radii: Sequence[float], kernel_size: tuple[int, ...]) -> Stencil:
-    # On the CPU whatever the default device, which may be the meta device, where they would have no values.
+    # Always on the CPU: on a default device "meta" they would have no values.
     u = torch.tensor(directions, dtype=torch.float64, device="cpu")
     return Stencil(u, torch.tensor(radii, dtype=torch.float64, device="cpu"), kernel_size)

@@ -13,12 +13,15 @@ import torch
 import torchvision
 
 import metricconv as mc
-from layers import stir
+from layers import randomize_predictors
 from metricconv.io import images
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to drive a browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium browser, none is installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium browser, none is installed"),
+]
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PATIENCE = 60_000  # ms, on a busy machine
@@ -29,7 +32,7 @@ def address():
     # conftest, as for the tests: it lets torchvision be imported
     code = "from conftest import _TORCHVISION_SCHEMAS; from metricconv.cli import main; main()"
     command = [sys.executable, "-c", code, "explore", "--no-browser", "--port", "0"]
-    paths = (Path(mc.__file__).parents[1], Path(__file__).parents[1])
+    paths = (Path(mc.__file__).parents[1], Path(__file__).parents[2], Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as server:
@@ -133,7 +136,7 @@ def test_image_is_uploaded_and_noise_added(page, tmp_path):
 def checkpoint(tmp_path_factory):
     net = mc.convert(torchvision.models.resnet18(num_classes=7), ["layer2.1.conv2", "layer3.1.conv2"])
     path = tmp_path_factory.mktemp("networks") / "trained.pt"
-    torch.save(stir(net).state_dict(), path)
+    torch.save(randomize_predictors(net).state_dict(), path)
     return path
 
 
@@ -159,7 +162,7 @@ def test_balls_of_network_layers_are_shown(page, checkpoint):
 
 
 def test_ambiguous_checkpoint_shows_warning(page, tmp_path):
-    net = mc.convert(torchvision.models.resnet18(num_classes=7), "paper")
+    net = mc.convert(torchvision.models.resnet18(num_classes=7), "layer[234].?.conv?")
     torch.save(net.state_dict(), tmp_path / "bare.pt")
     give_checkpoint(page, tmp_path / "bare.pt")
     page.wait_for_selector("text=bare.pt: strides are unknown")
@@ -188,7 +191,7 @@ def test_invalid_image_shows_error(page, tmp_path):
     click(page, 200, 200, close)
 
 
-@pytest.mark.slow  # a machine that does other things is slower than that
+@pytest.mark.timing
 @pytest.mark.parametrize("layer", [False, True])
 def test_click_takes_less_than_300_ms(page, checkpoint, layer):
     if layer:

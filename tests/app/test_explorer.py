@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import PIL.Image
@@ -12,14 +13,14 @@ import torch
 import metricconv as mc
 from metricconv import filters, stencils
 from metricconv._errors import UserError
+from metricconv._images import psnr
 from metricconv.app import draw
 from metricconv.app.explorer import BUNDLED, MAX_SIDE, Explorer, ExplorerSettings, first_point
 from metricconv.app.handlers import CONTROLS, Handlers
-from metricconv.experiments.photographs import psnr
 from metricconv.io import images
 from metricconv.viz import unit_balls
-from metricconv.viz.balls import COLOURS
-from pictures import near
+from metricconv.viz.balls import COLORS
+from rendering import near
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,7 @@ def test_noise_has_requested_level_and_is_cached(explorer):
     assert psnr(explorer.clean(noisy), explorer.noisy(noisy)) == pytest.approx(20, abs=0.2)
 
 
+@pytest.mark.slow
 def test_filtered_image_equals_library():
     explorer = Explorer()
     explorer.uploads["small"] = np.random.default_rng(0).random((24, 20, 3)).astype(np.float32)
@@ -104,7 +106,7 @@ def test_uploads_are_downscaled_and_named_by_content(tmp_path):
 
 
 def test_first_image_of_mpo_is_shown(tmp_path):
-    first, second = (PIL.Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
+    first, second = (PIL.Image.new("RGB", (20, 20), color) for color in ("red", "blue"))
     first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[second])
     explorer = Explorer()
     assert np.allclose(
@@ -122,10 +124,11 @@ def test_floats_outside_unit_range_are_rescaled(tmp_path):
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("a.npy", np.full((9, 9), np.nan), "NaN or infinite"),
+        ("a.npy", np.full((9, 9), np.nan), "^a.npy: contains NaN or infinite values$"),
         ("a.npy", np.zeros((4, 90)), "at least 8 × 8 pixels"),
-        ("a.npy", np.zeros((9, 9, 9)), "at least 8 × 8 pixels"),
+        ("a.npy", np.zeros((9, 9, 9)), "^a.npy: expected a 2-D image, got a volume of 9 × 9 × 9 pixels$"),
         ("a.npy", np.zeros(9), "neither an image nor a volume"),
+        ("a.npy", np.zeros((7000, 7000), np.uint8), "^a.npy: 7000 × 7000 pixels exceed the limit of 40000000$"),
     ],
 )
 def test_invalid_uploads_raise(tmp_path, name, values, message):
@@ -145,10 +148,10 @@ def test_balls_are_drawn_at_their_position(explorer):
     balls = explorer.balls(here, (60, 200))
     drawn = np.asarray(draw.with_balls(over, image.shape, balls)) / 255.0
     assert drawn.shape[:2] == tuple(2 * n for n in image.shape[:2])
-    blue = np.argwhere(near(drawn, COLOURS["tangent"], 0.12)) / 2
+    blue = np.argwhere(near(drawn, COLORS["tangent"], 0.12)) / 2
     assert np.abs(blue.mean(0) - (60.5, 200.5)).max() < 4
     large = np.asarray(draw.close_up(image, balls)) / 255.0
-    assert near(large, COLOURS["tangent"], 0.12).sum() > 3 * len(blue)
+    assert near(large, COLORS["tangent"], 0.12).sum() > 3 * len(blue)
 
 
 @pytest.mark.parametrize("size", [(20, 20), (8, 90), (200, 150)])
@@ -161,13 +164,13 @@ def test_small_images_are_enlarged(size):
     shown, *_ = handlers.show_balls(*inputs)
     assert 450 < max(shown.size) < 650 and handlers.filter_image(*inputs)["value"].size == shown.size
     factor = shown.size[0] / size[1]
-    blue = np.argwhere(near(np.asarray(shown) / 255.0, COLOURS["tangent"], 0.12)) / factor
+    blue = np.argwhere(near(np.asarray(shown) / 255.0, COLORS["tangent"], 0.12)) / factor
     assert np.abs((blue.max(0) + blue.min(0)) / 2 - (3.5, 5.5)).max() < 0.5
     event = types.SimpleNamespace(index=[(size[1] - 0.5) * factor, (size[0] - 0.5) * factor])
     assert handlers.click(event, *inputs)[0] == (size[0] - 1, size[1] - 1)
 
 
-def test_close_up_is_grey_outside_image(explorer):
+def test_close_up_is_gray_outside_image(explorer):
     here = settings()
     image, _ = explorer.display(here)
     corner = np.asarray(draw.close_up(image, explorer.balls(here, (0, 0))))
@@ -180,3 +183,19 @@ def test_every_overlay_is_drawn(explorer, overlay):
     image, _ = explorer.display(here)
     over = draw.overlaid(image, explorer.metric(here), overlay)
     assert over.shape == image.shape and over.dtype == np.uint8 and (over != image).any()
+
+
+def test_concurrent_sessions_get_the_supports_of_their_own_image():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(mc.nn.MetricConv2d(1, 4, 3, padding=1), mc.nn.MetricConv2d(4, 2, 3, padding=1))
+    for layer in network:
+        torch.nn.init.normal_(layer.predictor.weight, std=0.1)
+    pages = [
+        settings(image=name, noise=noise, layer="1") for name in ("coins", "camera", "brick") for noise in (0, 0.1)
+    ]
+    expected = [Explorer(network).support(page, "model").metric.M for page in pages]
+    shared = Explorer(network)
+    with ThreadPoolExecutor(len(pages)) as pool:
+        found = list(pool.map(lambda page: shared.support(page, "model").metric.M, pages))
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other)

@@ -8,17 +8,15 @@ import torch
 import torchvision
 
 import metricconv as mc
-from layers import stir
+from layers import randomize_predictors
 from metricconv._errors import UserError
 from metricconv.app.explorer import Explorer, ExplorerSettings
 from metricconv.app.networks import load_checkpoint
-from metricconv.experiments.classification import networks
-from metricconv.experiments.classification.setting import Setting
 
 
 def converted(to=mc.nn.MetricConv2d, **geometry):
     net = torchvision.models.resnet18(num_classes=7)
-    return stir(mc.convert(net, "layer2.*", to=to, **geometry)).eval()
+    return randomize_predictors(mc.convert(net, "layer2.*", to=to, **geometry)).eval()
 
 
 @pytest.mark.parametrize(
@@ -52,15 +50,12 @@ def test_lightning_checkpoint_with_geometry_is_loaded(tmp_path):
         assert torch.allclose(load_checkpoint(tmp_path / "last.ckpt")(x), net(x), atol=1e-5)
 
 
-def test_paper_conversion_requires_select_entry(tmp_path):
-    net = stir(mc.convert(torchvision.models.resnet18(num_classes=7), "paper")).eval()
-    torch.save({"state_dict": net.state_dict(), "select": "paper"}, tmp_path / "select.pt")
+def test_layers_of_the_published_experiments_give_a_warning(tmp_path):
+    net = mc.convert(torchvision.models.resnet18(num_classes=7), "layer[234].?.conv?")
     torch.save(net.state_dict(), tmp_path / "bare.pt")
-    x, lines = torch.rand(1, 3, 32, 32), []
-    with torch.no_grad():
-        assert torch.allclose(load_checkpoint(tmp_path / "select.pt", lines.append)(x), net(x), atol=1e-5) and not lines
+    lines = []
     assert load_checkpoint(tmp_path / "bare.pt", lines.append).layer4[0].conv1.stride == (2, 2)
-    assert len(lines) == 1 and re.match(r'bare.pt: .*"select": "paper"', lines[0])
+    assert len(lines) == 1 and re.match(r"bare.pt: strides are unknown: .* if it has stride 1", lines[0])
 
 
 def test_other_conversions_load_without_warning(tmp_path):
@@ -80,26 +75,10 @@ def test_cached_balls_outlive_their_network():
     assert torch.equal(before[1].outline, after[1].outline)
 
 
-@pytest.mark.parametrize(("method", "channels"), [("metric-randers", 3), ("deformable", 1)])
-def test_checkpoint_of_classify_is_loaded(tmp_path, method, channels):
-    setting = Setting(method=method, layers="4")
-    net = stir(networks.build(setting, 7, channels)).eval()
-    networks.save_network(tmp_path / "network.pt", setting, 7, channels, net)
-    explorer = Explorer()
-    explorer.uploads["small"] = torch.rand(32, 32, 3).numpy()
-    layer, *_ = explorer.load(str(tmp_path / "network.pt"))
-    ((kind, ball),) = explorer.balls(ExplorerSettings("small", layer=layer), (9, 9), str(tmp_path / "network.pt"))
-    assert layer == "layer4.0.conv1" and kind == ("fitted" if method == "deformable" else "tangent")
-    assert ball.samples.shape == (9, 2)
-    x = torch.rand(1, channels, 32, 32)
-    with torch.no_grad():
-        assert torch.allclose(load_checkpoint(tmp_path / "network.pt")(x), net(x), atol=1e-5)
-
-
-def test_network_without_adaptive_layers_raises(tmp_path):
-    setting = Setting(method="standard")
-    networks.save_network(tmp_path / "network.pt", setting, 7, 3, networks.build(setting, 7))
-    with pytest.raises(UserError, match="no adaptive convolutions"):
+def test_checkpoint_of_classify_needs_the_experiments(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    torch.save({"setting": {}}, tmp_path / "network.pt")
+    with pytest.raises(UserError, match=r"network.pt: .*pip install \./experiments"):
         load_checkpoint(tmp_path / "network.pt")
 
 
@@ -141,7 +120,6 @@ class Harm:
     [
         (Harm(), "weights_only"),
         ([1, 2], "not a state dictionary"),
-        ({"setting": {"methd": "standard"}}, "cannot be rebuilt"),
         ({"a.weight": torch.ones(2)}, "no adaptive convolutions"),
         (
             {"a.weight": torch.ones(2, 2, 3, 3), "a.predictor.weight": torch.ones(7, 2, 3, 3)},

@@ -268,3 +268,10 @@ def test_to_dtype_scales_and_clips():
     assert images.to_dtype(values, np.dtype(np.uint8)).tolist() == [0, 0, 128, 255, 255]
     assert images.to_dtype(values, np.dtype(np.int16)).tolist() == [-3277, 0, 16384, 32767, 32767]
     assert images.to_dtype(values, np.dtype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("format", ["EPS", "TIFF"])
+def test_files_of_other_formats_are_not_decoded(format, tmp_path):
+    PIL.Image.new("RGB", (4, 4)).save(tmp_path / "a.png", format)
+    with pytest.raises(UserError, match=r"a\.png: not a supported image file"):
+        images.read(tmp_path / "a.png")

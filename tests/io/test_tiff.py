@@ -185,7 +185,7 @@ def test_invalid_opacity_raises(tile, wrong, capsys):
     assert capsys.readouterr().err.startswith("error: in.tif: ") and not Path("out.tif").exists()
 
 
-def test_single_channel_is_written_as_grey(tile):
+def test_single_channel_is_written_as_gray(tile):
     np.save("in.npy", random(20, 30, 1))
     assert run(["filter", "in.npy", "out.tif", *BOX, *tile]) == 0
     assert np.array_equal(images.read(Path("out.tif")).pixels, box(random(20, 30, 1)[..., 0]))

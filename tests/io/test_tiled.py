@@ -82,6 +82,8 @@ def test_zarr_is_tiled_by_default(pixels):
         (["filter", "in.zarr", "there.zarr"], "there.zarr: already exists"),
         (["filter", "broken.zarr", "out.zarr"], "cannot be read in tiles"),
         (["filter", "wide.zarr", "out.zarr"], "at most 1 GB"),
+        (["filter", "many.zarr", "out.zarr"], "1e+18 blocks of 1 × 1, expected at most"),
+        (["filter", "huge.zarr", "out.zarr"], "blocks of 1024 × 1024, expected at most"),
         (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: has no effect on tiles"),
         (["filter", "photo.png", "out.zarr"], "tiles can only be read from .zarr"),
         (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: is inside the input in.zarr"),
@@ -98,6 +100,8 @@ def test_errors_are_one_line(pixels, arguments, words, capsys):
     zarr.save("in.zarr", pixels)
     zarr.open_group("group.zarr", mode="w").create_array("first", data=pixels)
     zarr.open_array("wide.zarr", mode="w", shape=(2**16, 2**16), chunks=(2**16, 2**16), dtype=np.uint8)
+    zarr.open_array("many.zarr", mode="w", shape=(10**9, 10**9), chunks=(1, 1), dtype=np.uint8)
+    zarr.open_array("huge.zarr", mode="w", shape=(10**7, 10**7), chunks=(2**15, 2**15), dtype=np.uint8)
     Path("there.zarr").mkdir()
     Path("broken.zarr").mkdir()
     Path("mine.zarr").mkdir()
@@ -202,3 +206,21 @@ def test_64_bit_maximum_is_preserved(dtype, tile):
     np.save("in.npy", white)
     assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "1", *tile]) == 0
     assert np.load("out.npy").dtype == dtype and np.array_equal(np.load("out.npy"), white)
+
+
+def test_tiles_of_a_tiff_are_not_larger_than_the_image(pixels):
+    np.save("in.npy", pixels)
+    assert run(["filter", "in.npy", "out.tif", "-m", "box", "-k", "3", "--tile", str(2**20)]) == 0
+    with tifffile.TiffFile("out.tif") as file:
+        assert file.pages[0].tile == (96, 96)
+        assert file.asarray().shape == pixels.shape
+
+
+@pytest.mark.filterwarnings("always")
+def test_damaged_header_raises_one_error_without_warnings(capsys, recwarn):
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**62}, 2, 2, 2), }}\n".encode()
+    Path("in.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    for options in ([], ["--tile", "16"]):
+        assert run(["filter", "in.npy", "out.npy", "-m", "box", "-k", "3", *options]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: in.npy: ") and error.count("\n") == 1 and not recwarn.list

@@ -1,6 +1,8 @@
-"""What is true of every metric."""
+"""Properties of all metrics."""
 
+import copy
 import math
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -16,14 +18,14 @@ dims = pytest.mark.parametrize("dim", [1, 2, 3, 4])
 
 
 @dims
-def test_unit_circle(kind, dim):
+def test_unit_vectors_have_norm_one(kind, dim):
     metric = make_metric(kind, dim, 2, 3, (2,) * dim)
     length = metric.norm(metric.unit_vectors(sphere(dim, 32)))
     torch.testing.assert_close(length, torch.ones_like(length))
 
 
 @dims
-def test_unit_vectors_keep_their_directions(kind, dim):
+def test_unit_vectors_have_given_directions(kind, dim):
     directions = sphere(dim, 32)
     points = make_metric(kind, dim).unit_vectors(directions).flatten(2).view(-1, dim)
     torch.testing.assert_close(torch.nn.functional.normalize(points, dim=1), directions)
@@ -37,7 +39,7 @@ def test_dual_of_dual_is_the_metric(kind, dim):
 
 
 @dims
-def test_dual_norm_is_the_largest_product_over_the_unit_ball(kind, dim):
+def test_dual_norm_is_maximum_over_unit_ball(kind, dim):
     metric, covectors = make_metric(kind, dim), torch.randn(5, dim, dtype=torch.float64)
     ball = metric.unit_vectors(sphere(dim)).reshape(-1, dim)
     largest = (covectors @ ball.T).amax(1)
@@ -47,7 +49,7 @@ def test_dual_norm_is_the_largest_product_over_the_unit_ball(kind, dim):
 
 
 @dims
-def test_gradient_of_the_dual_norm_is_the_point_that_attains_it(kind, dim):
+def test_gradient_of_dual_norm_attains_the_maximum(kind, dim):
     metric = make_metric(kind, dim, 2, 2)
     v = torch.randn(2, 2, dim, *(1,) * dim, dtype=torch.float64, requires_grad=True)
     dual = metric.dual().norm(v)
@@ -71,7 +73,7 @@ def test_positive_homogeneity(kind, dim, factor):
 
 
 @dims
-def test_bounding_radius_bounds_every_unit_vector(kind, dim):
+def test_bounding_radius_bounds_unit_vectors(kind, dim):
     metric = make_metric(kind, dim, 3)
     longest = metric.unit_vectors(sphere(dim)).norm(dim=3).amax(2)
     assert (longest <= metric.bounding_radius * (1 + 1e-12)).all()
@@ -79,14 +81,14 @@ def test_bounding_radius_bounds_every_unit_vector(kind, dim):
 
 
 @dims
-def test_volume_is_that_of_the_ball(kind, dim):
+def test_volume_agrees_with_integral(kind, dim):
     metric = make_metric(kind, dim, 3)
     reach = metric.unit_vectors(sphere(dim, 2**16)).norm(dim=3)
     expected = ball_volume(dim) * reach.pow(dim).mean(2)  # the integral of ρ^{d−1} along each direction
     torch.testing.assert_close(metric.volume, expected, rtol=1e-9 if dim < 3 else 0.04, atol=0)
 
 
-def test_area_is_that_of_the_polygon_of_unit_vectors(kind):
+def test_area_agrees_with_polygon_of_unit_vectors(kind):
     metric = make_metric(kind, 2)
     y, x = metric.unit_vectors(sphere(2)).view(-1, 2).unbind(1)
     polygon = (y.roll(-1) * x - x.roll(-1) * y).sum() / 2
@@ -94,14 +96,14 @@ def test_area_is_that_of_the_polygon_of_unit_vectors(kind):
 
 
 @dims
-def test_scaled_by_a_number_makes_the_ball_that_much_larger(kind, dim):
+def test_scaled_by_a_number_scales_unit_vectors(kind, dim):
     metric, u = make_metric(kind, dim), sphere(dim, 16)
     torch.testing.assert_close(metric.scaled(2.5).unit_vectors(u), 2.5 * metric.unit_vectors(u))
     torch.testing.assert_close(metric.scaled(np.float32(2.5)).tensors(), metric.scaled(2.5).tensors())
 
 
 @dims
-def test_scaled_along_each_axis_stretches_the_ball_along_it(kind, dim):
+def test_scaled_per_axis_scales_components(kind, dim):
     metric, radii = make_metric(kind, dim), [0.5, 2.0, 3.0, 1.5][:dim]
     stretched = metric.unit_vectors(sphere(dim, 16)).reshape(-1, dim) * torch.tensor(radii).double()
     length = norm_of(metric.scaled(radii), stretched)
@@ -109,14 +111,14 @@ def test_scaled_along_each_axis_stretches_the_ball_along_it(kind, dim):
 
 
 @dims
-def test_norm_of_several_vectors_is_the_norm_of_each(kind, dim):
+def test_norm_of_several_vectors_per_pixel(kind, dim):
     metric = make_metric(kind, dim, 2, 2, (3,) * dim)
     u = torch.randn(2, 2, 5, dim, *(3,) * dim, dtype=torch.float64)
     each = torch.stack([metric.norm(v) for v in u.unbind(2)], 2)
     torch.testing.assert_close(metric.norm(u), each)
 
 
-def test_metrics_of_a_batch_do_not_mix(kind):
+def test_pixels_images_and_groups_are_independent(kind):
     metric, u = make_metric(kind, 2, 3, 2, (4, 5)), sphere(2, 8)
     together = metric.unit_vectors(u)
     for b, g, y, x in [(0, 0, 0, 0), (2, 1, 3, 4), (1, 0, 2, 1)]:
@@ -137,16 +139,16 @@ def test_metrics_of_a_batch_do_not_mix(kind):
         ((torch.tensor([2, 0]),), 2, (4, 5)),
     ],
 )
-def test_slicing_is_that_of_the_field_with_its_axes_kept(kind, index, batch, spatial):
+def test_indexing_keeps_all_axes(kind, index, batch, spatial):
     metric = make_metric(kind, 2, 3, 2, (4, 5))
     part = metric[index]
     assert (part.batch, tuple(part.spatial)) == (batch, spatial)
     for name, tensor in metric.tensors().items():
-        for kept, whole in zip(part.tensors()[name].unbind(2), tensor.unbind(2), strict=True):
-            torch.testing.assert_close(kept.reshape(whole[index].shape), whole[index])
+        for result, whole in zip(part.tensors()[name].unbind(2), tensor.unbind(2), strict=True):
+            torch.testing.assert_close(result.reshape(whole[index].shape), whole[index])
 
 
-def test_an_index_past_the_end_is_refused(kind):
+def test_index_out_of_range_raises(kind):
     metric = make_metric(kind, 2, 3, 2, (4, 5))
     with pytest.raises(IndexError, match=r"index 3 .* size 3"):
         metric[3]
@@ -154,7 +156,7 @@ def test_an_index_past_the_end_is_refused(kind):
         metric[0, 0, 0, 0, 0]
 
 
-def test_iterating_goes_over_the_images(kind):
+def test_iteration_is_over_images(kind):
     metric = make_metric(kind, 2, 3)
     images = list(metric)
     assert len(images) == 3
@@ -162,7 +164,7 @@ def test_iterating_goes_over_the_images(kind):
         torch.testing.assert_close(tensor, metric.tensors()[name])
 
 
-def test_half_precision_is_widened(kind):
+def test_half_precision_becomes_float32(kind):
     metric = make_metric(kind, 2)
     for dtype in (torch.float16, torch.bfloat16):
         half = metric.map(lambda t, dtype=dtype: t.to(dtype))
@@ -171,7 +173,7 @@ def test_half_precision_is_widened(kind):
     assert metric.to(torch.float64).dtype == torch.float64
 
 
-def test_detach_cuts_the_graph_and_to_keeps_it(kind):
+def test_to_preserves_graph_and_detach_does_not(kind):
     metric = make_metric(kind, 2)
     metric.M.requires_grad_()
     assert metric.to(torch.float32).M.requires_grad
@@ -195,16 +197,16 @@ def test_norm_and_its_gradient_are_finite_at_zero(kind):
 
 
 @dims
-def test_measures_of_a_round_ball_have_finite_gradients(kind, dim):
+def test_properties_of_round_balls_have_finite_gradients(kind, dim):
     family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
     metric = family.isotropic(1.5, dim).map(lambda t: t.clone().requires_grad_())
-    for measure in (metric.anisotropy, metric.volume, metric.bounding_radius, metric.unit_vectors(sphere(dim, 8))):
-        for grad in torch.autograd.grad(measure.sum(), list(metric.tensors().values()), allow_unused=True):
+    for value in (metric.anisotropy, metric.volume, metric.bounding_radius, metric.unit_vectors(sphere(dim, 8))):
+        for grad in torch.autograd.grad(value.sum(), list(metric.tensors().values()), allow_unused=True):
             assert grad is None or grad.isfinite().all()
 
 
 @dims
-def test_nan_stays_nan_and_is_not_positive(kind, dim):
+def test_nan_propagates_and_is_not_positive(kind, dim):
     metric = make_metric(kind, dim).map(lambda t: torch.full_like(t, torch.nan))
     assert metric.unit_vectors(sphere(dim, 8)).isnan().all()
     assert metric.bounding_radius.isnan().all()
@@ -213,25 +215,25 @@ def test_nan_stays_nan_and_is_not_positive(kind, dim):
 
 @pytest.mark.parametrize("padding_mode", ["border", "reflect", "circular"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_at_integer_positions_is_the_pixel(kind, dim, padding_mode):
+def test_at_integer_positions_equals_pixels(kind, dim, padding_mode):
     size = (4, 3, 5)[:dim]
     metric = make_metric(kind, dim, 2, 2, size)
-    where = torch.stack(torch.meshgrid(*(torch.arange(n).double() for n in size), indexing="ij"))
-    for name, tensor in metric.at(where[None], padding_mode).tensors().items():
+    position = torch.stack(torch.meshgrid(*(torch.arange(n).double() for n in size), indexing="ij"))
+    for name, tensor in metric.at(position[None], padding_mode).tensors().items():
         torch.testing.assert_close(tensor, metric.tensors()[name])
 
 
 def test_at_is_linear_between_pixels(kind):
     metric = make_metric(kind, 1, 2, 1, (4,))
-    between = metric.at(torch.tensor([1.25, 2.75, 9.0]).double().view(1, 1, 3))
+    interpolated = metric.at(torch.tensor([1.25, 2.75, 9.0]).double().view(1, 1, 3))
     for name, t in metric.tensors().items():
         expected = torch.stack(
             [0.75 * t[..., 1] + 0.25 * t[..., 2], 0.25 * t[..., 2] + 0.75 * t[..., 3], t[..., 3]], -1
         )
-        torch.testing.assert_close(between.tensors()[name], expected)
+        torch.testing.assert_close(interpolated.tensors()[name], expected)
 
 
-def test_at_of_a_straight_line_is_continuous(kind):
+def test_at_is_continuous(kind):
     metric = make_metric(kind, 2, 1, 1, (5, 5))
     steps = torch.linspace(-1, 5, 601).double()
     field = metric.at(torch.stack([steps, 0.7 * steps])[None, :, None, :])
@@ -240,36 +242,36 @@ def test_at_of_a_straight_line_is_continuous(kind):
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_at_keeps_positivity_and_the_largest_asymmetry(kind, dim):
+def test_at_preserves_positivity_and_bound_of_asymmetry(kind, dim):
     metric = make_metric(kind, dim, 1, 2, (4,) * dim, **({"asymmetry": 0.97} if kind == "randers" else {}))
-    between = metric.at(torch.rand(3, dim, *(8,) * dim).double() * 5 - 1)
-    assert (between.batch, between.groups, tuple(between.spatial)) == (3, 2, (8,) * dim)
-    assert between.is_positive().all()
-    assert between.asymmetry.max() <= metric.asymmetry.max() + 1e-12
+    interpolated = metric.at(torch.rand(3, dim, *(8,) * dim).double() * 5 - 1)
+    assert (interpolated.batch, interpolated.groups, tuple(interpolated.spatial)) == (3, 2, (8,) * dim)
+    assert interpolated.is_positive().all()
+    assert interpolated.asymmetry.max() <= metric.asymmetry.max() + 1e-12
 
 
-def test_at_reads_a_constant_metric_anywhere(kind):
+def test_at_of_constant_metric(kind):
     metric = make_metric(kind, 2)
     field = metric.at(torch.randn(2, 2, 3, 4).double() * 100)
     torch.testing.assert_close(field.M, metric.M.expand(2, 1, 3, 3, 4))
 
 
-def test_at_refuses_what_it_cannot_read(kind):
+def test_invalid_arguments_of_at_raise(kind):
     metric = make_metric(kind, 2, 3, 1, (4, 4))
     with pytest.raises(ValueError, match=r"`padding_mode` \(='zeros'\)"):
         metric.at(torch.zeros(1, 2, 4, 4), "zeros")
-    with pytest.raises(ValueError, match=r"`position` must be \(B, 2, \*out\), got shape \(1, 3, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"`position` must be \(B, 2, \*out\), .*got shape \(1, 3, 4, 4\)"):
         metric.at(torch.zeros(1, 3, 4, 4))
-    with pytest.raises(ValueError, match=r"`position` \(batch 2\) must have the metric's batch 3"):
+    with pytest.raises(ValueError, match=r"`position` \(batch 2\) must have the batch 3 of the metric"):
         metric.at(torch.zeros(2, 2, 4, 4))
 
 
-def test_malformed_fields_are_refused(kind):
+def test_invalid_fields_raise(kind):
     family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
     rest = {} if kind == "riemannian" else {"omega": torch.zeros(1, 1, 2, 1, 1)}
     with pytest.raises(ValueError, match=r"\(B, G, 3, \*spatial\).*got shape \(1, 1, 4, 2, 2\)"):
         family(torch.ones(1, 1, 4, 2, 2), **rest)
-    with pytest.raises(ValueError, match=r"as many axes each, got .*\(3, 2\)"):
+    with pytest.raises(ValueError, match=r"must be .*, got .*\(3, 2\)"):
         family(torch.ones(3, 2), **rest)
     with pytest.raises(TypeError, match=r"`M` must hold floating-point numbers, got dtype torch.int64"):
         family(torch.ones(1, 1, 3, 2, 2, dtype=torch.int64), **rest)
@@ -280,28 +282,41 @@ def test_malformed_fields_are_refused(kind):
 
 
 @pytest.mark.parametrize("radius", [0, -1.0, math.inf, (1.0, 2.0, 3.0), (1.0, -2.0)])
-def test_scaled_refuses_a_radius_that_is_not_positive(kind, radius):
+def test_scaled_by_invalid_radius_raises(kind, radius):
     with pytest.raises(ValueError, match=r"`radius` \(=.*must be positive"):
         make_metric(kind, 2).scaled(radius)
 
 
 @pytest.mark.parametrize("radius", [0.0, -2.0, math.inf, math.nan])
-def test_isotropic_refuses_a_radius_that_is_not_positive(kind, radius):
+def test_isotropic_of_invalid_radius_raises(kind, radius):
     with pytest.raises(ValueError, match=rf"`radius` \(={radius}\) must be positive"):
         {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind].isotropic(radius)
 
 
-def test_random_metrics_of_the_tests_are_positive(kind):
+def test_random_metrics_of_helpers_are_positive(kind):
     assert riemannian(3, 20, 2).is_positive().all()
     torch.testing.assert_close(randers(3, 20).asymmetry, torch.full((20, 1, 1, 1, 1), 0.6).double())
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3, 1, 1), (1, 1, 1, 1, 1), (2,)])
-def test_vectors_have_as_many_components_as_the_metric_has_axes(kind, shape):
-    with pytest.raises(ValueError, match="vectors must have 2 components"):
+def test_vectors_of_wrong_shape_raise(kind, shape):
+    with pytest.raises(ValueError, match=r"`u` must be \(B, G, 2, \*spatial\)"):
         make_metric(kind, 2).norm(torch.ones(shape))
 
 
-def test_an_index_may_be_numpys(kind):
+def test_numpy_integers_as_index(kind):
     metric = make_metric(kind, 2, 3, 1, (4, 5))
     assert torch.equal(metric[np.int64(1), :, np.int32(2)].M, metric[1, :, 2].M)
+
+
+def test_repr_is_short(kind):
+    expected = f"{kind.title()}(batch=3, groups=2, spatial=(4, 5), dtype=torch.float64, device='cpu')"
+    assert repr(make_metric(kind, 2, 3, 2, (4, 5))) == expected
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_and_pickles_have_equal_tensors(kind, duplicate):
+    metric = make_metric(kind, 2, 3, 2, (4, 5))
+    result = duplicate(metric)
+    assert type(result) is type(metric)
+    assert all(torch.equal(t, metric.tensors()[name]) for name, t in result.tensors().items())

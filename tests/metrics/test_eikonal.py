@@ -1,4 +1,4 @@
-"""Geodesic distance on a grid, against closed forms."""
+"""Geodesic distance on a grid, compared with closed forms."""
 
 import dataclasses
 import math
@@ -13,43 +13,43 @@ from metricconv.metrics import geodesic_distance, geodesics
 from metricconv.metrics.eikonal import _surface
 
 
-def constant(numbers, size):
-    return torch.tensor(numbers, dtype=torch.float64).view(1, 1, -1, *(1,) * len(size)).expand(1, 1, -1, *size)
+def constant(values, size):
+    return torch.tensor(values, dtype=torch.float64).view(1, 1, -1, *(1,) * len(size)).expand(1, 1, -1, *size)
 
 
 METRICS = {
     "round": mc.Riemannian(constant([1.0, 0.0, 1.0], (21, 21))),
-    "long": mc.Riemannian(constant([4.0, 1.5, 1.0], (21, 21))),
-    "drifting": mc.Randers(constant([1.0, 0.0, 1.0], (21, 21)), constant([0.3, 0.5], (21, 21))),
+    "anisotropic": mc.Riemannian(constant([4.0, 1.5, 1.0], (21, 21))),
+    "drift": mc.Randers(constant([1.0, 0.0, 1.0], (21, 21)), constant([0.3, 0.5], (21, 21))),
 }
 
 
-@pytest.mark.parametrize(("refine", "bar"), [(1, 0.03), (2, 0.02), (4, 0.005), (8, 0.0012)])
+@pytest.mark.parametrize(("refine", "bound"), [(1, 0.03), (2, 0.02), (4, 0.005), (8, 0.0012)])
 @pytest.mark.parametrize("name", METRICS)
-def test_distances_of_a_constant_metric_are_its_norm(name, refine, bar):
+def test_distances_of_constant_metrics_are_norms(name, refine, bound):
     metric = METRICS[name]
     vector = torch.stack(lattice((21, 21))) - 10
     exact = metric.norm(vector[None, None])
     distance = geodesic_distance(metric, torch.tensor([[10.0, 10.0]]), refine)
-    assert (distance >= exact - 1e-9).all()  # fronts are taken to be flat, so that no distance is too short
-    ring = (torch.linalg.vector_norm(vector, dim=0) - 9).abs() < 1
-    assert ((distance - exact) / exact)[0, 0, ring].mean() < bar
+    assert (distance >= exact - 1e-9).all()  # since fronts are assumed to be flat
+    annulus = (torch.linalg.vector_norm(vector, dim=0) - 9).abs() < 1
+    assert ((distance - exact) / exact)[0, 0, annulus].mean() < bound
 
 
-def test_along_axes_and_diagonals_distances_are_exact():
+def test_distances_are_exact_along_axes_and_diagonals():
     distance = geodesic_distance(METRICS["round"], torch.tensor([[10.0, 10.0]]))[0, 0]
     torch.testing.assert_close(distance[10], (torch.arange(21).double() - 10).abs())
     torch.testing.assert_close(distance.diag(), (torch.arange(21).double() - 10).abs() * math.sqrt(2))
 
 
-def test_the_half_plane_has_hyperbolic_distances():
+def test_distances_of_hyperbolic_half_plane():
     y, x = lattice((21, 21))
     distance = geodesic_distance(conformal(4 / (y + 12)), torch.tensor([[8.0, 10.0]]), 4)[0, 0]
     exact = 4 * torch.acosh(1 + ((y - 8) ** 2 + (x - 10) ** 2) / (2 * (y + 12) * 20))
     assert (distance - exact).abs().mean() < 0.01 * exact.mean()
 
 
-def test_volumes_have_distances_too():
+def test_distances_in_3d():
     metric = mc.Riemannian(constant([1.0, 0.2, 0.0, 2.0, 0.1, 0.5], (9, 9, 9)))
     exact = metric.norm((torch.stack(lattice((9, 9, 9))) - 4)[None, None])
     distance = geodesic_distance(metric, torch.tensor([[4.0, 4.0, 4.0]]))
@@ -58,18 +58,18 @@ def test_volumes_have_distances_too():
     torch.testing.assert_close(distance[0, 0, 4, 4], (torch.arange(9).double() - 4).abs() * math.sqrt(0.5))
 
 
-def test_the_nearest_source_counts_and_may_lie_between_pixels():
-    metric, sources = METRICS["long"], torch.tensor([[3.0, 4.25], [15.5, 12.0]])
+def test_nearest_of_several_sources_between_pixels():
+    metric, sources = METRICS["anisotropic"], torch.tensor([[3.0, 4.25], [15.5, 12.0]])
     both = geodesic_distance(metric, sources)
     each = [geodesic_distance(metric, source[None]) for source in sources]
     nearest = torch.minimum(*each)
     assert (both <= nearest + 1e-9).all()
-    assert (both < 0.999 * nearest).double().mean() < 0.1  # where fronts meet, both count a little
-    on_the_way = metric.norm(torch.tensor([0.0, -0.25]).view(1, 1, 2, 1, 1).double())[0, 0, 0, 0]
-    assert each[0][0, 0, 3, 4] == pytest.approx(on_the_way.item())
+    assert (both < 0.999 * nearest).double().mean() < 0.1  # they differ slightly where the fronts meet
+    expected = metric.norm(torch.tensor([0.0, -0.25]).view(1, 1, 2, 1, 1).double())[0, 0, 0, 0]
+    assert each[0][0, 0, 3, 4] == pytest.approx(expected.item())
 
 
-def test_images_and_groups_do_not_see_each_other():
+def test_images_and_groups_are_independent():
     metric = riemannian(2, 2, 3, (7, 8))
     together = geodesic_distance(metric, torch.tensor([[3.0, 3.0]]))
     assert together.shape == (2, 3, 7, 8)
@@ -77,16 +77,16 @@ def test_images_and_groups_do_not_see_each_other():
     torch.testing.assert_close(together[1, 2], alone[0, 0])
 
 
-def test_the_way_back_is_that_of_the_drift_reversed():
+def test_reversed_drift_exchanges_source_and_target():
     metric = rough(3)
-    back = mc.Randers(metric.M, -metric.omega)
+    reversed_metric = mc.Randers(metric.M, -metric.omega)
     a, b = torch.tensor([[4.0, 4.0]]), torch.tensor([[8.0, 6.0]])
-    there = geodesic_distance(metric, a, 4)[0, 0, 8, 6]
-    assert geodesic_distance(back, b, 4)[0, 0, 4, 4] == pytest.approx(there.item(), rel=0.01)
-    assert geodesic_distance(metric, b, 4)[0, 0, 4, 4] != pytest.approx(there.item(), rel=0.02)
+    forward = geodesic_distance(metric, a, 4)[0, 0, 8, 6]
+    assert geodesic_distance(reversed_metric, b, 4)[0, 0, 4, 4] == pytest.approx(forward.item(), rel=0.01)
+    assert geodesic_distance(metric, b, 4)[0, 0, 4, 4] != pytest.approx(forward.item(), rel=0.02)
 
 
-def test_a_geodesic_is_as_long_as_the_distance_it_covers():
+def test_length_of_geodesics_equals_distance():
     metric = rough(4, (15, 15), passes=3)
     ends = geodesics(metric, torch.full((8, 2), 7.0).double(), circle(8), 0.8, 32)[0, 0, :, -1]
     for end in ends:
@@ -95,10 +95,10 @@ def test_a_geodesic_is_as_long_as_the_distance_it_covers():
 
 
 @pytest.mark.parametrize(("dim", "counts"), [(2, [8, 8]), (3, [26, 72, 48])])
-def test_the_surface_is_closed_and_symmetric(dim, counts):
+def test_surface_is_closed_and_symmetric(dim, counts):
     surface = _surface(dim, 1)
     assert [len(simplices) for simplices in surface] == counts
-    # Euler's characteristic of a circle, and of a sphere
+    # Euler characteristic of a circle or a sphere.
     assert sum((-1) ** k * n for k, n in enumerate(counts)) == (0 if dim == 2 else 2)
     for axis in range(dim):
         flipped = {
@@ -134,13 +134,13 @@ def test_the_surface_is_closed_and_symmetric(dim, counts):
         ({"metric": mc.Riemannian(torch.ones(1, 1, 3, 2, 2))}, ValueError, r"must be positive; .*index \(0, 0, 0, 0\)"),
     ],
 )
-def test_impossible_distances_are_refused(change, error, message):
+def test_invalid_arguments_raise(change, error, message):
     arguments = {"metric": riemannian(2, spatial=(6, 5)), "source": torch.tensor([[2.0, 2.0]])} | change
     with pytest.raises(error, match=message):
         geodesic_distance(**arguments)
 
 
-def test_distances_of_a_metric_of_ones_own_are_refused_as_its_geodesics_are():
+def test_unsupported_metric_raises():
     @dataclasses.dataclass(frozen=True, eq=False)
     class Conformal(mc.metrics.Metric):
         factor: torch.Tensor
@@ -161,5 +161,5 @@ def test_distances_of_a_metric_of_ones_own_are_refused_as_its_geodesics_are():
         def bounding_radius(self):
             return 1 / self.factor[:, :, 0]
 
-    with pytest.raises(TypeError, match="geodesics know Riemannian and Randers metrics, got Conformal"):
+    with pytest.raises(TypeError, match="`metric` must be Riemannian or Randers for geodesics, got Conformal"):
         geodesic_distance(Conformal(torch.ones(1, 1, 1, 6, 5)), [[2.0, 2.0]])

@@ -1,4 +1,4 @@
-"""F(u) = √(uᵀMu) + ωᵀu."""
+"""Randers metrics: F(u) = √(uᵀMu) + ωᵀu."""
 
 import math
 
@@ -18,8 +18,8 @@ def metric_of(packed: tuple[float, ...], omega: tuple[float, ...]) -> mc.Randers
     return mc.Randers(M, w)
 
 
-def test_the_ball_leans_away_from_omega_by_hand():
-    metric = metric_of((1.0, 0.0, 1.0), (0.0, 0.5))  # ω points right, so the ball reaches farther left
+def test_ball_is_shifted_away_from_omega():
+    metric = metric_of((1.0, 0.0, 1.0), (0.0, 0.5))  # ω points right, so the ball is shifted to the left
     right, down, left, up = metric.unit_vectors(mc.stencils.polar(4).directions[:4]).view(4, 2).tolist()
     assert right == pytest.approx([0, 2 / 3])
     assert left == pytest.approx([0, -2])
@@ -34,11 +34,11 @@ def test_randers_without_omega_is_riemannian(dim):
         torch.testing.assert_close(norm_of(metric, u), norm_of(base, u))
         torch.testing.assert_close(metric.dual().M, base.dual().M)
         for name in ("anisotropy", "asymmetry", "volume", "bounding_radius", "is_positive"):
-            ours, theirs = getattr(metric, name), getattr(base, name)
-            torch.testing.assert_close(*((ours(), theirs()) if callable(ours) else (ours, theirs)))
+            result, expected = getattr(metric, name), getattr(base, name)
+            torch.testing.assert_close(*((result(), expected()) if callable(result) else (result, expected)))
 
 
-def test_isotropic_and_needle_are_those_of_riemannian():
+def test_isotropic_and_needle_equal_riemannian():
     direction = torch.randn(1, 1, 2, 1, 1)
     assert torch.equal(mc.Randers.isotropic(2.0).M, mc.Riemannian.isotropic(2.0).M)
     assert torch.equal(mc.Randers.needle(direction, 3.0, 1.0).M, mc.Riemannian.needle(direction, 3.0, 1.0).M)
@@ -64,7 +64,7 @@ def test_isotropic_and_needle_are_those_of_riemannian():
         ((0.0,) * 6, (0.0,) * 3, False),
     ],
 )
-def test_is_positive_exactly_where_omega_is_shorter_than_one(packed, omega, positive):
+def test_is_positive_if_and_only_if_dual_norm_of_omega_is_less_than_one(packed, omega, positive):
     metric = metric_of(packed, omega)
     assert metric.is_positive().item() is positive
     if math.isfinite(sum(omega)) and min(packed) >= 0 and any(packed):
@@ -72,23 +72,23 @@ def test_is_positive_exactly_where_omega_is_shorter_than_one(packed, omega, posi
 
 
 @dims
-def test_asymmetry_is_the_largest_relative_difference_of_opposite_directions(dim):
+def test_asymmetry_is_largest_relative_difference_of_opposite_directions(dim):
     metric, u = randers(dim, 3, asymmetry=0.8), sphere(dim, 2**15)
-    forth, back = norm_of(metric, u), norm_of(metric, -u)
-    largest = ((forth - back) / (forth + back)).amax(2)
+    forward, backward = norm_of(metric, u), norm_of(metric, -u)
+    largest = ((forward - backward) / (forward + backward)).amax(2)
     assert (largest <= metric.asymmetry + 1e-12).all()
     torch.testing.assert_close(metric.asymmetry, largest, rtol=0.02, atol=0)
 
 
 @dims
-def test_norm_is_at_least_one_minus_asymmetry_of_the_symmetric_part(dim):
+def test_norm_is_bounded_by_symmetric_part(dim):
     metric, u = randers(dim, 2, asymmetry=0.95), sphere(dim, 200)
     symmetric = norm_of(mc.Riemannian(metric.M), u)
     assert (norm_of(metric, u) >= (0.05 - 1e-12) * symmetric).all()
 
 
 @dims
-def test_unit_ball_of_a_zermelo_metric_is_the_ellipsoid_carried_by_the_wind(dim):
+def test_unit_ball_of_from_zermelo_is_translated_ellipsoid(dim):
     ellipsoid, wind = riemannian(dim, 2), torch.randn(2, 1, dim, *(1,) * dim, dtype=torch.float64)
     wind = 0.7 * wind / ellipsoid.norm(wind).unsqueeze(2)
     metric = mc.Randers.from_zermelo(ellipsoid, wind)
@@ -98,16 +98,16 @@ def test_unit_ball_of_a_zermelo_metric_is_the_ellipsoid_carried_by_the_wind(dim)
 
 
 @dims
-def test_zermelo_and_from_zermelo_undo_each_other(dim):
+def test_zermelo_and_from_zermelo_are_inverse(dim):
     metric = randers(dim, 3, 2)
     ellipsoid, wind = metric.zermelo()
-    again = mc.Randers.from_zermelo(ellipsoid, wind)
-    torch.testing.assert_close(again.M, metric.M)
-    torch.testing.assert_close(again.omega, metric.omega)
+    result = mc.Randers.from_zermelo(ellipsoid, wind)
+    torch.testing.assert_close(result.M, metric.M)
+    torch.testing.assert_close(result.omega, metric.omega)
 
 
 @dims
-def test_zermelo_wind_is_the_middle_of_the_ball(dim):
+def test_zermelo_wind_is_center_of_ball(dim):
     metric = randers(dim)
     _, wind = metric.zermelo()
     points = metric.unit_vectors(sphere(dim, 50)).reshape(-1, dim)
@@ -115,7 +115,7 @@ def test_zermelo_wind_is_the_middle_of_the_ball(dim):
     torch.testing.assert_close(norm_of(metric, mirrored), torch.ones(1, 1, len(points), *(1,) * dim).double())
 
 
-def test_a_wind_that_carries_the_ball_off_its_pixel_is_not_positive():
+def test_ball_that_excludes_its_pixel_is_not_positive():
     strong = torch.tensor([0.0, 1.5]).view(1, 1, 2, 1, 1)
     assert not mc.Randers.from_zermelo(mc.Riemannian.isotropic(1.0), strong).is_positive().any()
 
@@ -123,9 +123,9 @@ def test_a_wind_that_carries_the_ball_off_its_pixel_is_not_positive():
 def test_gradients_are_finite_without_omega():
     metric = mc.Randers.isotropic(1.0).map(lambda t: t.clone().requires_grad_())
     ellipsoid, wind = metric.zermelo()
-    measures = [metric.asymmetry, metric.volume, metric.bounding_radius, metric.dual().M, ellipsoid.M, wind]
-    for measure in measures:
-        for grad in torch.autograd.grad(measure.sum(), [metric.M, metric.omega], retain_graph=True, allow_unused=True):
+    values = [metric.asymmetry, metric.volume, metric.bounding_radius, metric.dual().M, ellipsoid.M, wind]
+    for value in values:
+        for grad in torch.autograd.grad(value.sum(), [metric.M, metric.omega], retain_graph=True, allow_unused=True):
             assert grad is None or grad.isfinite().all()
 
 
@@ -135,26 +135,26 @@ def test_norm_and_dual_agree_with_agd(dim):
     metric, u = randers(dim, 6), torch.randn(6, 1, dim, *(1,) * dim, dtype=torch.float64)
 
     def components_first(field: torch.Tensor) -> torch.Tensor:
-        """(B, 1, d, 1, …) in (y, x) order to agd's (d, B) in (x, y) order."""
+        """Convert (B, 1, d, 1, …) in (y, x) order to (d, B) in (x, y) order, as in agd."""
         return field.view(6, dim).T.flip(0)
 
     matrix = _symmetric.full(metric.M).view(6, dim, dim).permute(1, 2, 0).flip(0, 1)
-    theirs = agd.Rander(matrix.numpy(), components_first(metric.omega).numpy())
+    expected = agd.Rander(matrix.numpy(), components_first(metric.omega).numpy())
     v = components_first(u).numpy()
-    torch.testing.assert_close(metric.norm(u).flatten(), torch.from_numpy(theirs.norm(v)))
-    torch.testing.assert_close(metric.dual().norm(u).flatten(), torch.from_numpy(theirs.dual().norm(v)))
+    torch.testing.assert_close(metric.norm(u).flatten(), torch.from_numpy(expected.norm(v)))
+    torch.testing.assert_close(metric.dual().norm(u).flatten(), torch.from_numpy(expected.dual().norm(v)))
 
 
 def test_zermelo_agrees_with_agd():
     agd = pytest.importorskip("agd.Metrics")
     ellipsoid, wind = riemannian(2), 0.3 * torch.randn(1, 1, 2, 1, 1).double()
-    theirs = agd.Rander.from_Zermelo(_symmetric.full(ellipsoid.M).view(2, 2).numpy(), wind.flatten().numpy())
-    ours = mc.Randers.from_zermelo(ellipsoid, wind)
-    torch.testing.assert_close(_symmetric.full(ours.M).view(2, 2), torch.from_numpy(theirs.m))
-    torch.testing.assert_close(ours.omega.flatten(), torch.from_numpy(theirs.w))
+    expected = agd.Rander.from_Zermelo(_symmetric.full(ellipsoid.M).view(2, 2).numpy(), wind.flatten().numpy())
+    result = mc.Randers.from_zermelo(ellipsoid, wind)
+    torch.testing.assert_close(_symmetric.full(result.M).view(2, 2), torch.from_numpy(expected.m))
+    torch.testing.assert_close(result.omega.flatten(), torch.from_numpy(expected.w))
 
 
-def test_fields_that_do_not_fit_are_refused():
+def test_fields_of_inconsistent_shape_raise():
     M = torch.ones(2, 1, 3, 4, 4)
     with pytest.raises(ValueError, match=r"`omega` must be \(B, G, 2, \*spatial\), got shape \(2, 1, 3, 4, 4\)"):
         mc.Randers(M, torch.zeros(2, 1, 3, 4, 4))
@@ -162,7 +162,7 @@ def test_fields_that_do_not_fit_are_refused():
         mc.Randers(M, torch.zeros(3, 1, 2, 4, 4))
 
 
-def test_numbers_take_the_wider_type_and_the_larger_size_of_the_two():
+def test_fields_broadcast_and_promote_dtypes():
     metric = mc.Randers(torch.ones(1, 1, 3, 1, 1, dtype=torch.float16), torch.zeros(2, 3, 2, 4, 5, dtype=torch.float64))
     assert metric.dtype == torch.float64
     assert (metric.batch, metric.groups, metric.spatial) == (2, 3, (4, 5))

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from layers import stir
+from layers import randomize_predictors
+from metricconv.filters import BoxFilter
 from metricconv.nn import MetricConv2d
 
 SIZES = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim("height", min=4), 3: torch.export.Dim("width", min=4)}
@@ -12,7 +13,7 @@ SIZES = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim("height", min=
 
 @pytest.fixture
 def network() -> nn.Module:
-    return stir(
+    return randomize_predictors(
         nn.Sequential(
             MetricConv2d(3, 8, 3, padding=1),
             nn.BatchNorm2d(8),
@@ -43,6 +44,7 @@ def test_exported_network_accepts_other_batch_and_image_sizes(network):
     torch.testing.assert_close(program.module()(x), network(x))
 
 
+@pytest.mark.slow
 def test_onnx_network_agrees_at_other_batch_and_image_sizes(network, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
@@ -56,3 +58,17 @@ def test_onnx_network_agrees_at_other_batch_and_image_sizes(network, tmp_path):
         x = torch.randn(size)
         (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(torch.from_numpy(found), network(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:DeprecationWarning")
+def test_jit_trace_gives_the_layer_or_an_error_that_recommends_export():
+    x = torch.rand(1, 2, 9, 9)
+    layer = randomize_predictors(MetricConv2d(2, 2, 3, padding=1, backend="reference")).eval()
+    other = torch.rand(1, 2, 8, 11)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.jit.trace(layer, x)(other), layer(other))
+    geodesic = MetricConv2d(2, 2, 3, padding=1, ball="geodesic")
+    same = MetricConv2d(2, 2, 3, stride=2, padding="same")
+    for unsupported in (geodesic, same, BoxFilter(3)):
+        with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace does not .*: use torch\.export\.export"):
+            torch.jit.trace(unsupported, x)

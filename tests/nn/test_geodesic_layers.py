@@ -1,4 +1,4 @@
-"""Layers over geodesic balls: initialisation, training, compilation, autocast."""
+"""Layers over geodesic balls: initialization, training, compilation, autocast."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import metricconv as mc
-from layers import stir
+from layers import randomize_predictors
 from metricconv.nn import MetricConv1d, MetricConv2d, MetricConv3d
 
 CONVS = {1: (nn.Conv1d, MetricConv1d), 2: (nn.Conv2d, MetricConv2d), 3: (nn.Conv3d, MetricConv3d)}
@@ -45,7 +45,7 @@ def test_converted_network_starts_equal_and_then_differs_from_tangent_balls():
     x = torch.randn(2, 3, 12, 12)
     geodesic = mc.convert(net, ball="geodesic", metric_groups=1)
     torch.testing.assert_close(geodesic(x), net(x), atol=1e-5, rtol=1e-4)
-    stir(geodesic, 0.3)
+    randomize_predictors(geodesic, 0.3)
     tangent = mc.convert(net)
     tangent.load_state_dict(geodesic.state_dict())
     assert not torch.allclose(geodesic(x), tangent(x), atol=1e-2)
@@ -53,7 +53,7 @@ def test_converted_network_starts_equal_and_then_differs_from_tangent_balls():
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_predictor_weights_and_input_have_gradients(stride):
-    layer = stir(MetricConv2d(4, 6, 3, stride, 1, ball="geodesic", metric_groups=2, modulation=True))
+    layer = randomize_predictors(MetricConv2d(4, 6, 3, stride, 1, ball="geodesic", metric_groups=2, modulation=True))
     x = torch.randn(2, 4, 8, 7, requires_grad=True)
     layer(x).square().mean().backward()
     for tensor in (x, *layer.parameters()):
@@ -91,7 +91,7 @@ def test_given_metric_works_with_geodesic_balls():
 
 
 def test_geometry_is_float32_under_autocast():
-    layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic"))
+    layer = randomize_predictors(MetricConv2d(4, 6, 3, padding=1, ball="geodesic"))
     x = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(x)
@@ -101,7 +101,7 @@ def test_geometry_is_float32_under_autocast():
 
 
 def test_layer_compiles_and_differentiates_without_graph_breaks():
-    layer = stir(MetricConv2d(4, 6, 3, padding=1, ball="geodesic", steps=2))
+    layer = randomize_predictors(MetricConv2d(4, 6, 3, padding=1, ball="geodesic", steps=2))
     x = torch.randn(2, 4, 7, 6)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x), atol=1e-4, rtol=1e-4)
@@ -110,7 +110,7 @@ def test_layer_compiles_and_differentiates_without_graph_breaks():
 
 
 def test_rays_keep_their_precision_and_values_across_dtypes_and_devices():
-    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic")).half().double()
+    layer = randomize_predictors(MetricConv2d(2, 2, 3, padding=1, ball="geodesic")).half().double()
     assert layer(torch.randn(1, 2, 5, 5).double()).dtype == torch.float64
     assert layer.rays.vectors.dtype == torch.float64
     layer.to("meta").to_empty(device="cpu")
@@ -166,7 +166,7 @@ def exported_sizes():
 
 
 def test_exported_layer_accepts_other_sizes():
-    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
+    layer = randomize_predictors(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
     program = torch.export.export(layer, (torch.randn(1, 2, 6, 5),), dynamic_shapes=exported_sizes())
     image = torch.randn(1, 2, 4, 7)
     torch.testing.assert_close(program.module()(image), layer(image))
@@ -176,7 +176,7 @@ def test_exported_layer_accepts_other_sizes():
 def test_onnx_layer_accepts_other_sizes(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    layer = stir(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
+    layer = randomize_predictors(MetricConv2d(2, 2, 3, padding=1, ball="geodesic", steps=1)).eval()
     path = tmp_path / "layer.onnx"
     options = {"dynamo": True, "opset_version": 20, "dynamic_shapes": exported_sizes(), "verbose": False}
     torch.onnx.export(layer, (torch.randn(1, 2, 6, 5),), path, **options)

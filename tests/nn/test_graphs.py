@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from layers import stir
+from layers import randomize_predictors
 from metricconv.nn import DeformableConv2d, MetricConv2d, capture
 from metricconv.nn.graphs import Replay
 
 
 def network():
-    return stir(nn.Sequential(MetricConv2d(3, 4, 3, padding=1), nn.ReLU(), DeformableConv2d(4, 2, 3, padding=1)))
+    return randomize_predictors(
+        nn.Sequential(MetricConv2d(3, 4, 3, padding=1), nn.ReLU(), DeformableConv2d(4, 2, 3, padding=1))
+    )
 
 
 def captured(x):

@@ -1,4 +1,4 @@
-"""Problems on which fast engines are held against the reference in float64, outputs and every gradient."""
+"""Problems on which compiled backends are compared with the reference in float64: outputs and all gradients."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ MODES = ("zeros", "border", "reflect", "circular")
 
 @dataclasses.dataclass
 class Case:
-    """One problem; sizes are awkward on purpose."""
+    """One problem; sizes are uneven, so that mixed-up axes show."""
 
     kind: str = "randers"
     mode: str = "zeros"
@@ -39,7 +39,7 @@ class Case:
     constant: bool = False  # one metric for all pixels and images, broadcast
     dtype: torch.dtype = torch.float32
     layout: str = "contiguous"
-    whole: float = 0.0  # the share of geometry that puts samples on pixels exactly
+    whole: float = 0.0  # fraction of the geometry whose samples lie exactly on pixels
 
     def make(self, device: str = "cpu") -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
         """Return the tensors by name, and the operator as a function of them and of options."""
@@ -82,8 +82,8 @@ class Case:
                 return mc.TangentBall(mc.Randers(t["M"], t["omega"]), stencil, self.dilation)
             if self.kind == "geodesic":
                 metric = mc.Randers(t["M"], t["omega"])
-                way = "circular" if self.mode == "circular" else "border"
-                return mc.GeodesicBall(metric, stencil, dilation=self.dilation, stride=self.stride, padding_mode=way)
+                mode = "circular" if self.mode == "circular" else "border"
+                return mc.GeodesicBall(metric, stencil, dilation=self.dilation, stride=self.stride, padding_mode=mode)
             if self.kind == "riemannian":
                 return mc.TangentBall(mc.Riemannian(t["M"]), stencil, self.dilation)
             if self.kind == "deformable":
@@ -118,7 +118,7 @@ class Case:
         return tensors, run
 
     def _put_on_pixels(self, tensors: dict[str, Tensor]) -> None:
-        """Change a share of the geometry so that its samples have whole coordinates; all of it for geodesics."""
+        """Change a fraction of the geometry so that its samples have integer coordinates; all of it for geodesics."""
         for name in ("displacement", "shift", "scale"):
             if name in tensors:
                 t = tensors[name]
@@ -126,13 +126,13 @@ class Case:
         if "M" in tensors and self.whole:
             dim, M = len(self.kernel), tensors["M"]
             identity = mc.Riemannian.isotropic(float(max(max(self.kernel) // 2, 1)), dim=dim).M
-            chosen = torch.rand(M[:, :, :1].shape) < (1 if self.kind == "geodesic" else self.whole)
-            tensors["M"] = torch.where(chosen, identity.to(M), M)
+            changed = torch.rand(M[:, :, :1].shape) < (1 if self.kind == "geodesic" else self.whole)
+            tensors["M"] = torch.where(changed, identity.to(M), M)
             if "omega" in tensors:
-                tensors["omega"] = torch.where(chosen, 0.0, tensors["omega"])
+                tensors["omega"] = torch.where(changed, 0.0, tensors["omega"])
 
     def _near_the_lattice(self, support: mc.Support) -> Tensor:
-        """Return where a coordinate is so nearly whole that it may count as such in one precision alone: (B, G, *out).
+        """Return where a coordinate is nearly whole, so that precisions may differ whether it is: (B, G, *out).
 
         Interpolation has a kink there, and its derivatives jump.
         """
@@ -152,19 +152,19 @@ class Case:
     def _laid_out(self, name: str, t: Tensor) -> Tensor:
         if self.layout == "channels_last" and name in ("input", "weight"):
             return t.movedim(1, -1).contiguous().movedim(-1, 1)
-        if self.layout == "strided":  # every other number of a larger tensor
+        if self.layout == "strided":  # every other value of a larger tensor
             wider = torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=t.device)
             wider[..., ::2] = t
             return wider[..., ::2]
         return t
 
 
-# Channels in and out, groups, and groups of channels that look at the same places, by how they are contracted.
+# Input channels, output channels, groups and metric groups, one for each way to contract them.
 _CHANNELS = [(1, 1, 1, 1), (3, 5, 1, 1), (24, 24, 24, 2), (6, 12, 6, 3), (20, 24, 1, 4), (36, 40, 2, 2), (64, 48, 1, 1)]
 
 
 def random_case(seed: int, largest: int) -> Case:
-    """Return a problem in two dimensions with anything of anything, on an image of at most so many pixels a side."""
+    """Return a random 2-D problem on an image of at most ``largest`` pixels per side."""
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     ins, outs, groups, metric_groups = rng.choice(_CHANNELS)
@@ -201,7 +201,7 @@ def outcome(run: Callable[..., Tensor], tensors: dict[str, Tensor], **options: A
 
 
 def truth(run: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the reference finds in float64; whole are the coordinates that are so in the tensors' dtype."""
+    """Return the reference's outcome in float64, with the lattice tolerance of the tensors' dtype."""
     dtype = tensors["input"].dtype
     wide = {name: t.double() for name, t in tensors.items()}
     leaves = {name: t.requires_grad_() for name, t in wide.items()}
@@ -214,13 +214,13 @@ def truth(run: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, T
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """Return ‖found − expected‖ / ‖expected‖; NaN where anything is NaN. What should be 0 is held against 0.1."""
+    """Return ‖found − expected‖ / max(‖expected‖, 0.1); NaN if any value is NaN."""
     difference = (found.double() - expected.double()).norm()
     return (difference / expected.double().norm().clamp_min(0.1)).item()
 
 
 def check(case: Case, tolerance: float, device: str = "cpu", backend: str = "triton") -> None:
-    """Hold an engine against the reference."""
+    """Compare a backend with the reference: output and all gradients."""
     tensors, run = case.make(device)
     found, expected = outcome(run, tensors, backend=backend), truth(run, tensors)
     errors = {name: relative(found[name], expected[name]) for name in expected}
@@ -231,7 +231,7 @@ def check(case: Case, tolerance: float, device: str = "cpu", backend: str = "tri
 
 
 def check_inference(case: Case, tolerance: float, device: str = "cpu", backend: str = "triton") -> None:
-    """Hold an engine against the reference where nothing learns."""
+    """Compare the output of a backend with the reference where nothing requires gradients."""
     tensors, run = case.make(device)
     expected = run({name: t.double() for name, t in tensors.items()}, backend="reference")
     assert relative(run(tensors, backend=backend), expected) <= tolerance

@@ -12,21 +12,21 @@ from ops.cases import Case
 
 
 class SmallNetwork(nn.Module):
-    """A convolution predicts a metric, over whose balls the image is then convolved."""
+    """A convolution that predicts a metric, followed by a convolution over its unit balls."""
 
     def __init__(self, k: int = 3, stride: int = 1, padding_modes: Sequence[str] = ("zeros",)) -> None:
         super().__init__()
-        self.head = nn.Conv2d(3, 5, 3, stride, 1)
+        self.predictor = nn.Conv2d(3, 5, 3, stride, 1)
         self.weight = nn.Parameter(torch.randn(4, 3, k, k) / k)
         self.bias = nn.Parameter(torch.randn(4))
-        self.stride, self.padding, self.padding_modes = stride, k // 2, padding_modes
+        self.options, self.padding_modes = {"stride": stride, "padding": k // 2}, padding_modes
 
     def forward(self, image: Tensor) -> Tensor:
-        yy, yx, xx, wy, wx = self.head(image).unsqueeze(1).unbind(2)
+        yy, yx, xx, wy, wx = self.predictor(image).unsqueeze(1).unbind(2)
         M = torch.stack([0.5 + yy.square(), 0.3 * torch.tanh(yx), 0.5 + xx.square()], 2)
         metric = mc.Randers(M, 0.2 * torch.tanh(torch.stack([wy, wx], 2)))
         y = [
-            mc.metric_conv(image, metric, self.weight, self.bias, self.stride, self.padding, padding_mode=mode)
+            mc.metric_conv(image, metric, self.weight, self.bias, **self.options, padding_mode=mode)
             for mode in self.padding_modes
         ]
         return torch.cat(y, 1)
@@ -47,16 +47,17 @@ def assert_compiles(function, tensors, backend):
 @pytest.mark.parametrize(
     ("kind", "k"), [("grid", 3), ("dilated", 3), ("shifted", 3), ("deformable", 3), ("randers", 7)]
 )
-def test_compile_takes_the_whole_graph_forward_and_backward(kind, k):
+def test_compile_traces_forward_and_backward_in_one_graph(kind, k):
     support = make_support(kind, (k, k), 2, 2, (6, 5), dtype=torch.float32)
 
-    def function(x, weight, bias, *numbers):
-        return mc.support_conv(x, rebuilt(support, numbers), weight, bias, padding=k // 2, groups=2)
+    def function(x, weight, bias, *parameters):
+        return mc.support_conv(x, rebuilt(support, parameters), weight, bias, padding=k // 2, groups=2)
 
     tensors = [torch.randn(2, 4, 6, 5), torch.randn(2, 2, k, k), torch.randn(2), *support.tensors().values()]
     assert_compiles(function, tensors, "aot_eager")
 
 
+@pytest.mark.slow
 def test_compile_with_inductor_agrees_with_eager():
     metric, weight = randers(1, 2, 1, (6,), dtype=torch.float32), torch.randn(2, 2, 3)
 
@@ -66,7 +67,7 @@ def test_compile_with_inductor_agrees_with_eager():
     assert_compiles(function, [torch.randn(2, 2, 6), metric.M, metric.omega], "inductor")
 
 
-def test_compile_does_not_recompile_for_another_size_once_dynamic():
+def test_compile_with_dynamic_shapes_does_not_recompile():
     network = SmallNetwork()
     torch._dynamo.reset()
     compiled = torch.compile(network, fullgraph=True, backend="eager", dynamic=True)
@@ -77,8 +78,10 @@ def test_compile_does_not_recompile_for_another_size_once_dynamic():
             torch.testing.assert_close(compiled(image), network(image))
 
 
-@pytest.mark.parametrize("kind", ["randers", "deformable", "grid"])
-def test_compile_follows_checks_where_no_size_is_known(kind):
+@pytest.mark.parametrize(
+    "kind", ["randers", *(pytest.param(k, marks=pytest.mark.slow) for k in ("deformable", "grid"))]
+)
+def test_compile_traces_argument_checks_with_dynamic_shapes(kind):
     case = Case(kind=kind, channels=(8, 8), groups=4, metric_groups=1 if kind == "grid" else 2, modulated=True)
     tensors, run = case.make()
     torch._dynamo.reset()
@@ -86,7 +89,7 @@ def test_compile_follows_checks_where_no_size_is_known(kind):
     torch.testing.assert_close(compiled(tensors), run(tensors, backend="reference"))
 
 
-def test_compile_under_autocast_gives_its_dtype():
+def test_compile_under_autocast_returns_its_dtype():
     metric, weight = mc.Randers.isotropic(1.3), torch.randn(4, 3, 3, 3)
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: mc.metric_conv(x, metric, weight), fullgraph=True, backend="eager")
@@ -110,9 +113,8 @@ def test_export_runs_at_any_batch_and_size(k, stride):
         torch.testing.assert_close(program.module()(image), network(image), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("k", "padding_modes"), [(3, PADDING_MODES), pytest.param(7, ("zeros",), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("k", "padding_modes"), [(3, PADDING_MODES), (7, ("zeros",))])
 def test_onnx_runs_at_any_batch_and_size(k, padding_modes, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -1,4 +1,4 @@
-"""What stays true of the operator when its image, batch or precision changes."""
+"""Invariants of the operator under changes of image, batch and precision."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from helpers import SUPPORT_KINDS, loop_conv, make_support, mapped, randers, ran
 
 
 @pytest.mark.parametrize("kind", SUPPORT_KINDS)
-def test_shift_equivariance_is_exact_on_the_torus(kind):
+def test_shift_equivariance_is_exact_under_circular_padding(kind):
     x, weight = torch.randn(1, 2, 6, 5).double(), torch.randn(3, 2, 3, 3).double()
     support, shift = make_support(kind, (3, 3), 1, 1, (6, 5)), (2, -1)
     moved = mapped(support, lambda t: t.roll(shift, (-2, -1)))
@@ -63,7 +63,7 @@ def test_a_constant_image_stays_constant_under_uniform_weights(kind, padding_mod
 
 @pytest.mark.parametrize("kind", ["grid", "deformable", "randers"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_every_dtype_is_as_near_to_the_truth_as_it_can_be(kind, dtype):
+def test_every_dtype_is_accurate_to_rounding(kind, dtype):
     wide = dtype if dtype == torch.float64 else torch.float32
     support = make_support(kind, (3, 3), 2, 2, (8, 8), dtype=wide)
     x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((2, 4, 8, 8), (4, 2, 3, 3), (4,)))
@@ -77,7 +77,7 @@ def test_every_dtype_is_as_near_to_the_truth_as_it_can_be(kind, dtype):
     assert ((y.double() - truth).abs() <= tolerance).all()
 
 
-def test_autocast_gives_its_dtype_to_the_product_and_leaves_the_metric_alone():
+def test_autocast_applies_to_products_but_not_to_the_metric():
     x, weight, bias, metric = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4), randers(2, 2, 1, (6, 6))
     metric = metric.to(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -89,14 +89,14 @@ def test_autocast_gives_its_dtype_to_the_product_and_leaves_the_metric_alone():
     assert not torch.equal(y, mc.metric_conv(half[0], rounded, half[1], half[2], padding=1))
 
 
-def test_autocast_leaves_double_precision_as_torch_does():
+def test_autocast_does_not_change_float64():
     x, weight = torch.randn(1, 2, 5, 5).double(), torch.randn(3, 2, 3, 3).double()
     with torch.autocast("cpu", torch.bfloat16):
         y = mc.metric_conv(x, riemannian(2), weight)
         assert y.dtype == F.conv2d(x, weight).dtype == torch.float64
 
 
-def test_shapes_are_found_on_the_meta_device():
+def test_meta_tensors_give_output_shapes():
     metric = riemannian(2, dtype=torch.float32).to("meta")
     y = mc.metric_conv(torch.empty(2, 3, 8, 8, device="meta"), metric, torch.empty(4, 3, 3, 3, device="meta"), stride=2)
     assert (y.device.type, y.shape) == ("meta", (2, 4, 3, 3))

@@ -1,6 +1,6 @@
 """Derivatives of samples that lie exactly on pixels: central differences, the same in every backend.
 
-A converted layer starts there, so this is the first step of every training run.
+Converted layers start there, so this is the first step of every training run.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from metricconv._interpolation import lattice_tolerance
 nn = mc.nn
 modes = pytest.mark.parametrize("padding_mode", PADDING_MODES)
 
-# Layers at their identity start, each with the size of its input. Names of many channels take another path in the CPU
+# Layers at their identity start, each with the size of its input. Layers of many channels use other kernels in the CPU
 # backend.
 LAYERS: dict[str, tuple[Callable[..., nn.AdaptiveConv], tuple[int, ...]]] = {
     "plain": (lambda **o: nn.MetricConv2d(4, 6, 3, padding=1, **o), (6, 7)),
@@ -110,7 +110,7 @@ SLOPES = {
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("shift", [0.0, 6e-8, -6e-8, 5e-6, -5e-6])
 @modes
-def test_slopes_at_whole_positions_by_hand(padding_mode, shift, backend):
+def test_slopes_at_integer_positions_equal_hand_computed_values(padding_mode, shift, backend):
     x, slopes = torch.tensor(SIGNAL).view(1, 1, 3), []
     for position in range(-2, 5):
         # The output of one sample at pixel 0, displaced to the position.
@@ -145,7 +145,7 @@ def test_rounding_of_an_offset_does_not_change_its_gradient(padding_mode, channe
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @modes
-def test_only_whole_coordinates_have_central_differences(padding_mode, backend):
+def test_only_integer_coordinates_have_central_differences(padding_mode, backend):
     """One axis whole, the other not: the quotient is that of the interpolated image."""
     x, weight = torch.randn(1, 16, 5, 6).double(), torch.randn(3, 16, 3, 3).double()
     offsets = torch.randint(-2, 3, (1, 1, 9, 2, 5, 6)).double()

@@ -1,4 +1,4 @@
-"""The operator in plain PyTorch: derivatives of any order, bounded memory, extremes."""
+"""The reference backend: derivatives of any order, bounded memory, extreme values."""
 
 import math
 
@@ -21,7 +21,7 @@ def leaves(*tensors):
 
 
 def operator(support, **options):
-    """The operator as a function of tensors alone: input, weight, bias, modulation, then the support's numbers."""
+    """The operator as a function of tensors alone: input, weight, bias, modulation, then the support's parameters."""
 
     def function(x, weight, bias, modulation, *numbers):
         return mc.support_conv(
@@ -32,7 +32,7 @@ def operator(support, **options):
 
 
 def small_problem(kind, channels=4, groups=2, batch=2, size=(4, 3), out=(2, 2), dim=2):
-    """Inputs in float64, off the lattice wherever the support lets them be."""
+    """Inputs in float64, off the lattice if the support can be."""
     support = make_support(kind, (3,) * dim, batch, groups, out)
     x, weight = torch.randn(batch, channels, *size), torch.randn(2, channels // groups, *(3,) * dim)
     modulation = random_modulation(batch, support.groups, 3**dim, *out)
@@ -67,7 +67,7 @@ def test_second_derivatives_are_exact_off_the_lattice(kind):
 
 
 @pytest.mark.parametrize("kind", SUPPORT_KINDS)
-def test_chunking_changes_neither_output_nor_gradients(kind, monkeypatch):
+def test_chunk_size_does_not_affect_output_and_gradients(kind, monkeypatch):
     support, tensors = small_problem(kind, out=(4, 3))
     function = operator(support, padding=1, groups=2)
 
@@ -89,7 +89,7 @@ def test_second_derivatives_are_exact_in_chunks(monkeypatch):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the largest number of elements that any operation gave."""
+    """Records the number of elements of the largest tensor that any operation returns."""
 
     def __init__(self):
         super().__init__()
@@ -106,7 +106,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.parametrize("kind", ["riemannian", "shifted"])
-def test_no_intermediate_is_larger_than_the_chunk_at_a_large_kernel(kind, groups, monkeypatch):
+def test_intermediates_are_at_most_one_chunk_for_large_kernels(kind, groups, monkeypatch):
     budget = 2**14
     monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", budget)
     support = make_support(kind, (31, 31), 1, groups, (8, 8), dtype=torch.float32)
@@ -118,7 +118,7 @@ def test_no_intermediate_is_larger_than_the_chunk_at_a_large_kernel(kind, groups
     assert largest.elements <= budget < 961 * x.numel() / 20
 
 
-def test_samples_are_not_kept_for_the_backward_pass_of_a_large_kernel(monkeypatch):
+def test_samples_of_large_kernels_are_not_saved_for_backward(monkeypatch):
     monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 2**14)
     support = make_support("randers", (31, 31), 1, 1, (8, 8), dtype=torch.float32)
     x, weight, *numbers = leaves(torch.randn(1, 6, 8, 8), torch.randn(2, 6, 31, 31), *support.tensors().values())
@@ -145,7 +145,7 @@ def test_forward_mode_derivatives_agree_with_backward_ones():
     torch.testing.assert_close((forward * cotangent).sum(), torch.stack(products).sum())
 
 
-def test_vmap_over_images_is_the_batch():
+def test_vmap_over_images_equals_batched_call():
     x, metric, weight = torch.randn(3, 2, 5, 4).double(), randers(2, 3, 1, (5, 4)), torch.randn(4, 2, 3, 3).double()
 
     def one(image, M, omega):
@@ -158,7 +158,7 @@ def test_vmap_over_images_is_the_batch():
 
 @modes
 @pytest.mark.parametrize("field", ["M", "omega"])
-def test_nan_in_a_metric_gives_nan_at_its_pixel_alone(field, padding_mode):
+def test_nan_in_a_metric_affects_its_pixel_only(field, padding_mode):
     metric = randers(2, 1, 1, (4, 5))
     fields = {name: t.clone() for name, t in metric.tensors().items()}
     fields[field][..., 2, 3] = math.nan
@@ -202,7 +202,7 @@ def test_gradients_are_finite_at_the_identity_metric(family, stencil):
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), list(metric.tensors().values())))
 
 
-def test_outputs_and_gradients_are_the_same_at_each_run():
+def test_outputs_and_gradients_are_deterministic():
     support, tensors = small_problem("deformable", out=(4, 3))
     torch.use_deterministic_algorithms(True)
     try:
@@ -215,12 +215,12 @@ def test_outputs_and_gradients_are_the_same_at_each_run():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_every_number_of_the_output_is_written(poison):
+def test_all_output_values_are_written(poison):
     x, weight, metric = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), randers(2, dtype=torch.float32)
     assert mc.metric_conv(x, metric, weight, padding=1, **REFERENCE).isfinite().all()
 
 
-def test_one_pixel_is_enough():
+def test_images_of_one_pixel_are_supported():
     y = mc.support_conv(torch.full((1, 1, 1, 1), 2.0), mc.Grid(3), torch.ones(1, 1, 3, 3), padding=1, **REFERENCE)
     assert y.item() == 2
     y = mc.support_conv(
@@ -234,14 +234,14 @@ def test_one_pixel_is_enough():
     assert y.item() == 18
 
 
-def test_places_on_a_grid_are_as_precise_as_the_image():
+def test_grid_positions_have_the_precision_of_the_input():
     x = torch.sin(torch.arange(6000, dtype=torch.float64)).expand(1, 1, 3, -1)
     weight = torch.full((1, 1, 3, 3), 1 / 9, dtype=torch.float64)
     y = mc.support_conv(x, mc.Grid(3, spacing=0.4), weight, backend="reference")
     near, far = y[0, 0, 0, 10], y[0, 0, 0, 10 + 710 * 4]  # 710 is 226 turns, but for 6e-5
 
-    def mean(place):
-        left, here, right = (x[0, 0, 0, place + step] for step in (0, 1, 2))
+    def mean(pixel):
+        left, here, right = (x[0, 0, 0, pixel + step] for step in (0, 1, 2))
         return (here + 0.4 * (left + here * 0 + right) + 2 * 0.6 * here) / 3
 
     torch.testing.assert_close(near, mean(10), rtol=0, atol=1e-14)
@@ -249,15 +249,15 @@ def test_places_on_a_grid_are_as_precise_as_the_image():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_a_grid_between_pixels_keeps_the_image_s_dtype(dtype):
+def test_grid_between_pixels_returns_the_dtype_of_the_input(dtype):
     x, weight = torch.ones(1, 1, 5, 5, dtype=dtype), torch.full((1, 1, 3, 3), 1 / 8, dtype=dtype)
     y = mc.support_conv(x, mc.Grid(3, spacing=0.7), weight, **REFERENCE)
     torch.testing.assert_close(y, torch.full((1, 1, 3, 3), 9 / 8, dtype=dtype))
 
 
-def test_a_grid_of_another_kind_is_asked_where_it_looks():
+def test_subclass_of_grid_uses_its_own_offsets():
     class Turned(mc.Grid):
-        def offsets(self, samples: slice = slice(None)) -> torch.Tensor:
+        def offsets(self, samples: slice | None = None) -> torch.Tensor:
             return super().offsets(samples).flip(3)
 
     x, weight = torch.randn(1, 1, 5, 5), torch.randn(1, 1, 3, 3)
@@ -266,7 +266,7 @@ def test_a_grid_of_another_kind_is_asked_where_it_looks():
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 3)])
-def test_positions_are_exact_however_long_a_signal_is(kernel, stride):
+def test_positions_are_exact_in_long_signals(kernel, stride):
     length = 2**22
     torch.manual_seed(0)
     x = torch.zeros(1, 1, length)

@@ -1,4 +1,4 @@
-"""Geodesic balls: the tangent ball where nothing changes, inside the metric's ball everywhere."""
+"""Geodesic balls: equal to tangent balls for constant metrics, samples within geodesic distance s_j."""
 
 import math
 import time
@@ -38,7 +38,7 @@ def test_geodesic_ball_equals_tangent_ball_for_constant_metric(stencil, smooth):
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_in_every_dimension_a_sample_ends_the_geodesic_of_its_ray(dim):
+def test_samples_are_end_points_of_geodesics_in_any_dimension(dim):
     metric = smoothed(randers(dim, 2, 2, (5, 4, 3)[:dim]))
     stencil = mc.stencils.onion(3, dim)
     offsets = mc.GeodesicBall(metric, stencil, 3, smooth=0).offsets()
@@ -49,8 +49,8 @@ def test_in_every_dimension_a_sample_ends_the_geodesic_of_its_ray(dim):
             point = torch.tensor([pixel], dtype=torch.float64)
             curve = geodesics(metric, point, stencil.directions[j : j + 1], 1.0, 3)[:, :, 0, -1] - point
             torch.testing.assert_close(offsets[(slice(None), slice(None), j, slice(None), *pixel)], curve)
-    centre = offsets[:, :, 3**dim // 2]
-    assert torch.equal(centre, torch.zeros_like(centre))
+    center = offsets[:, :, 3**dim // 2]
+    assert torch.equal(center, torch.zeros_like(center))
 
 
 @every_stencil
@@ -65,15 +65,15 @@ def test_all_radii_of_a_direction_lie_on_one_ray():
         Rays.of(make(11)) for make in (mc.stencils.polar, mc.stencils.onion, mc.stencils.square_onion)
     )
     assert (len(polar.vectors), len(onion.vectors), len(square.vectors)) == (11, 80, 80)
-    assert len(polar.places) == 121 and len(square.places) == 120  # the centre lies on none
+    assert len(polar.positions) == 121 and len(square.positions) == 120  # without the center
     for rays in (polar, onion, square):
-        for j, (ray, part) in rays.places.items():
+        for j, (ray, fraction) in rays.positions.items():
             *direction, length = rays.vectors[ray].tolist()
-            assert length * part == pytest.approx(rays.stencil.radii[j].item())
+            assert length * fraction == pytest.approx(rays.stencil.radii[j].item())
             assert direction == pytest.approx(rays.stencil.directions[j].tolist())
 
 
-def test_inner_samples_follow_the_curve_between_its_steps():
+def test_inner_samples_lie_on_the_geodesic_between_steps():
     y, x = lattice((25, 25))
     metric = conformal(0.2 * (1 + 0.3 * torch.sin(y / 5) * torch.cos(x / 4)))
     stencil = mc.stencils.polar(8)
@@ -95,14 +95,14 @@ def test_small_geodesic_balls_are_tangent_balls_up_to_second_order():
     assert math.log2(gaps[1] / gaps[2]) == pytest.approx(2, abs=0.25)
 
 
-def test_balls_move_with_the_metric():
+def test_balls_are_shift_equivariant():
     metric = rough()
     ball = boundary(metric, padding_mode="circular")
     rolled = boundary(metric.map(lambda t: t.roll((3, 4), (3, 4))), padding_mode="circular")
     torch.testing.assert_close(rolled, ball.roll((3, 4), (2, 3)), atol=1e-12, rtol=0)
 
 
-def test_balls_flip_with_the_metric():
+def test_balls_are_flip_equivariant():
     metric = rough()
     flipped = mc.Randers(
         metric.M.flip(4) * torch.tensor([1.0, -1.0, 1.0]).view(3, 1, 1),
@@ -114,14 +114,14 @@ def test_balls_flip_with_the_metric():
     torch.testing.assert_close(boundary(flipped), expected, atol=1e-12, rtol=0)
 
 
-def test_balls_turn_with_the_metric():
+def test_balls_are_equivariant_to_90_degree_rotations():
     metric = rough()
-    # A quarter turn takes (y, x) to (−x, y), and the angle 2πt/16 to 2π(t − 4)/16.
+    # The rotation takes (y, x) to (−x, y), and the angle 2πt/16 to 2π(t − 4)/16.
     yy, yx, xx = metric.M.rot90(1, (3, 4)).unbind(2)
     wy, wx = metric.omega.rot90(1, (3, 4)).unbind(2)
-    turned = mc.Randers(torch.stack([xx, -yx, yy], 2), torch.stack([-wx, wy], 2))
+    rotated = mc.Randers(torch.stack([xx, -yx, yy], 2), torch.stack([-wx, wy], 2))
     y, x = boundary(metric).rot90(1, (2, 3))[[(t + 4) % 16 for t in range(16)]].unbind(1)
-    torch.testing.assert_close(boundary(turned), torch.stack([-x, y], 1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(boundary(rotated), torch.stack([-x, y], 1), atol=1e-12, rtol=0)
 
 
 def test_samples_of_a_geodesic_ball_lie_within_geodesic_distance_s():
@@ -130,7 +130,7 @@ def test_samples_of_a_geodesic_ball_lie_within_geodesic_distance_s():
     ball = mc.GeodesicBall(metric, stencil, 8, smooth=0).offsets()[0, 0]
     distance = distances(metric, ball, [(9, 9), (8, 10)], 6)
     assert (distance - stencil.radii).max() < 0.012
-    assert (distance[:, -8:] - 1).abs().mean() < 0.006  # those of radius 1 lie on the boundary
+    assert (distance[:, -8:] - 1).abs().mean() < 0.006  # samples of radius 1
 
 
 def noisy_photograph():
@@ -138,49 +138,51 @@ def noisy_photograph():
     return clean + 0.1 * torch.randn_like(clean)
 
 
-def beyond_the_ball(metric, steps, reach, refine):
-    """Return how far beyond distance 1 samples lie, of geodesic and of tangent balls of so many pixels at least."""
+def distance_errors(metric, steps, min_length, refine):
+    """Return geodesic distance − 1 of the outermost samples of geodesic and tangent balls, of a minimum mean length."""
     pixels = [(y, x) for y in (24, 60, 100) for x in (24, 50, 75, 100)]
     rows, columns = zip(*pixels, strict=True)
     tangent = mc.TangentBall(metric, OUTLINE).offsets(BOUNDARY)[0, 0]
     both = torch.cat([boundary(metric, steps=steps), tangent])  # [32, 2, H, W]
-    here = both[:, :, rows, columns]
-    assert torch.linalg.vector_norm(here[:16], dim=1).mean() > reach
-    off = distances(metric, both, pixels, math.ceil(here.abs().max().item()) + 1, refine=refine) - 1
-    return off[:, :16], off[:, 16:]
+    selected = both[:, :, rows, columns]
+    assert torch.linalg.vector_norm(selected[:16], dim=1).mean() > min_length
+    error = distances(metric, both, pixels, math.ceil(selected.abs().max().item()) + 1, refine=refine) - 1
+    return error[:, :16], error[:, 16:]
 
 
 @pytest.mark.parametrize(
-    "read", [partial(edge_metric, iota=0.03), partial(gradient_metric, alpha=10.0)], ids=["edge", "gradient"]
+    "compute_metric", [partial(edge_metric, iota=0.03), partial(gradient_metric, alpha=10.0)], ids=["edge", "gradient"]
 )
-def test_on_the_metric_of_a_noisy_photograph_samples_lie_on_the_ball_in_four_steps(read):
-    shot, straight = beyond_the_ball(smoothed(read(noisy_photograph())), steps=4, reach=2.5, refine=6)
-    assert shot.abs().mean() <= 0.006 and shot.abs().max() <= 0.06
-    assert straight.abs().mean() > 0.06
+def test_four_steps_are_accurate_for_a_noisy_photograph(compute_metric):
+    geodesic_error, tangent_error = distance_errors(
+        smoothed(compute_metric(noisy_photograph())), steps=4, min_length=2.5, refine=6
+    )
+    assert geodesic_error.abs().mean() <= 0.006 and geodesic_error.abs().max() <= 0.06
+    assert tangent_error.abs().mean() > 0.06
 
 
-def test_so_do_those_of_larger_balls_in_more_steps():
-    shot, straight = beyond_the_ball(smoothed(edge_metric(noisy_photograph(), iota=0.01)), steps=8, reach=4, refine=4)
-    assert shot.abs().mean() <= 0.006
-    # A straight ray of the right length is nearly as good on average; but somewhere it falls short.
-    assert shot.min() >= -0.02 and shot.max() <= 0.04
-    assert straight.abs().mean() > 0.06
+def test_eight_steps_are_accurate_for_larger_balls():
+    metric = smoothed(edge_metric(noisy_photograph(), iota=0.01))
+    geodesic_error, tangent_error = distance_errors(metric, steps=8, min_length=4, refine=4)
+    assert geodesic_error.abs().mean() <= 0.006
+    # Tangent balls with scaled radii would be nearly as accurate on average, but too short at some pixels.
+    assert geodesic_error.min() >= -0.02 and geodesic_error.max() <= 0.04
+    assert tangent_error.abs().mean() > 0.06
 
 
-def test_a_strided_field_is_that_of_its_finer_interpolation():
-    # The metric at every second pixel, interpolated in between: the curves of both are the same up to how the slopes
-    # are read.
+def test_strided_metric_equals_its_interpolation():
+    # The fine metric interpolates the one at every second pixel. Only the finite differences of the two differ.
     y, x = lattice((13, 13))
     coarse = conformal(0.3 * (1 + 0.2 * torch.sin(y / 4) * torch.cos(x / 3)))
     fine = coarse.at((torch.stack(lattice((25, 25))) / 2).unsqueeze(0))
     one = mc.GeodesicBall(coarse, OUTLINE, 16, 0, stride=2).offsets(BOUNDARY)[0, 0, :, :, 6, 6]
     two = mc.GeodesicBall(fine, OUTLINE, 16, 0).offsets(BOUNDARY)[0, 0, :, :, 12, 12]
     assert torch.linalg.vector_norm(one - two, dim=1).max() < 0.02
-    far = mc.GeodesicBall(coarse, OUTLINE, 16, 0).offsets(BOUNDARY)[0, 0, :, :, 6, 6]
-    assert torch.linalg.vector_norm(one - far, dim=1).max() > 0.1
+    without_stride = mc.GeodesicBall(coarse, OUTLINE, 16, 0).offsets(BOUNDARY)[0, 0, :, :, 6, 6]
+    assert torch.linalg.vector_norm(one - without_stride, dim=1).max() > 0.1
 
 
-def test_metric_groups_and_images_have_balls_of_their_own():
+def test_metric_groups_and_images_are_independent():
     metric = mc.Randers.cat([rough(groups=3), rough(1, groups=3)])
     ball = mc.GeodesicBall(metric, STENCILS["onion"])
     assert (ball.batch, ball.groups, ball.spatial) == (2, 3, metric.spatial)
@@ -190,7 +192,7 @@ def test_metric_groups_and_images_have_balls_of_their_own():
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (2, 1)])
 @pytest.mark.parametrize("padding_mode", ["border", "circular"])
-def test_images_of_one_pixel_work(size, padding_mode):
+def test_images_one_pixel_wide(size, padding_mode):
     metric = randers(2, spatial=size)
     ball = mc.GeodesicBall(metric, STENCILS["onion"], padding_mode=padding_mode)
     assert ball.offsets().isfinite().all()
@@ -200,7 +202,7 @@ def test_images_of_one_pixel_work(size, padding_mode):
     assert y.shape == (1, 1, *size)
 
 
-def test_chunks_change_neither_samples_nor_derivatives(monkeypatch):
+def test_offsets_and_gradients_do_not_depend_on_chunks(monkeypatch):
     metric = rough()
     tensors = list(metric.tensors().values())
 
@@ -215,7 +217,7 @@ def test_chunks_change_neither_samples_nor_derivatives(monkeypatch):
         torch.testing.assert_close(other, one)
 
 
-def test_offsets_pass_exact_gradients_to_every_number():
+def test_first_and_second_derivatives():
     metric = smoothed(randers(2, spatial=(4, 3), asymmetry=0.4))
     leaves = [t.detach().clone().requires_grad_() for t in metric.tensors().values()]
 
@@ -226,7 +228,7 @@ def test_offsets_pass_exact_gradients_to_every_number():
     assert torch.autograd.gradgradcheck(offsets, leaves, fast_mode=True)
 
 
-def test_smoothing_tames_what_samples_owe_to_a_rough_metric():
+def test_smoothing_reduces_gradients_of_rough_metrics():
     metric = mc.metrics.edge_metric(torch.rand(1, 1, 24, 24, dtype=torch.float64), iota=0.05, alpha=10.0, scale=None)
     sensitivity = []
     for smooth in (0, 1):
@@ -244,7 +246,7 @@ def test_balls_change_continuously_along_a_path_of_metrics():
     ends = zip(rough(6).tensors().values(), rough(7).tensors().values(), strict=True)
     path = mc.Randers(*(torch.lerp(a, b, t) for a, b in ends))
     balls = mc.GeodesicBall(path, OUTLINE, smooth=0).offsets(BOUNDARY)[:, 0]
-    # A jump would stay as large as it is, however fine the steps.
+    # A discontinuity would be independent of the step size.
     coarse, fine = (torch.linalg.vector_norm(balls[::n].diff(dim=0), dim=2).max() for n in (8, 1))
     assert 0 < fine < min(0.04, coarse / 7)
 
@@ -253,12 +255,12 @@ def test_geometry_stays_in_float32_under_autocast():
     metric = rough().to(torch.bfloat16)
     ball = mc.GeodesicBall(metric, STENCILS["onion"])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        under = ball.offsets()
-    assert under.dtype == torch.float32
-    torch.testing.assert_close(under, ball.offsets())
+        offsets = ball.offsets()
+    assert offsets.dtype == torch.float32
+    torch.testing.assert_close(offsets, ball.offsets())
 
 
-def test_an_image_is_summed_over_geodesic_balls():
+def test_support_conv_sums_over_geodesic_balls():
     metric, x = rough(), torch.rand(1, 2, 12, 11, dtype=torch.float64)
     stencil, weight = STENCILS["polar"], torch.rand(3, 2, 4, 4, dtype=torch.float64)
     ball = mc.GeodesicBall(metric, stencil, dilation=2)
@@ -280,14 +282,14 @@ def test_an_image_is_summed_over_geodesic_balls():
         ({"stencil": mc.stencils.onion(3, 3)}, ValueError, "`stencil` has 3 spatial axes, `metric` has 2"),
     ],
 )
-def test_impossible_balls_are_refused(make, error, message):
+def test_invalid_arguments_raise(make, error, message):
     with pytest.raises(error, match=message):
         mc.GeodesicBall(**{"metric": riemannian(2), "stencil": STENCILS["onion"]} | make)
 
 
-def test_a_metric_smaller_than_the_image_is_refused():
+def test_metric_smaller_than_output_raises():
     ball = mc.GeodesicBall(riemannian(2, spatial=(5, 5)), mc.stencils.onion(3))
-    with pytest.raises(ValueError, match=r"`support.M` has .*\(5, 5\); the output needs .*\(8, 8\)"):
+    with pytest.raises(ValueError, match=r"`metric.M` has .*\(5, 5\); the output needs .*\(8, 8\)"):
         mc.support_conv(torch.zeros(1, 1, 8, 8).double(), ball, torch.ones(1, 1, 3, 3).double(), padding=1)
 
 
@@ -299,10 +301,10 @@ def two_threads():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("stencil", [mc.stencils.polar(11), mc.stencils.onion(11)], ids=["polar", "onion"])
-def test_an_image_of_256_pixels_with_11_samples_across_takes_less_than_5_seconds(stencil):
+def test_reference_backend_takes_less_than_5_seconds_for_256_pixels(stencil):
     x, weight = torch.rand(1, 1, 256, 256), torch.full((1, 1, 11, 11), 1 / 121)
     metric = mc.Randers(edge_metric(x).M, 0.01 * torch.randn(1, 1, 2, 256, 256))
     seconds = []
@@ -313,7 +315,7 @@ def test_an_image_of_256_pixels_with_11_samples_across_takes_less_than_5_seconds
     assert min(seconds) < 5
 
 
-def test_the_sphere_of_directions_is_used_in_3d():
+def test_polar_stencil_in_3d():
     metric = riemannian(3).expand_to((3, 3, 3))
     stencil = mc.stencils.polar(3, 3)
     assert len(Rays.of(stencil).vectors) == 9
@@ -323,12 +325,12 @@ def test_the_sphere_of_directions_is_used_in_3d():
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
-def test_a_metric_that_broadcasts_is_the_same_all_along(backend):
+def test_broadcast_metric_equals_expanded_metric(backend):
     torch.manual_seed(0)
     strip = mc.Riemannian(torch.tensor([1.0, 0, 1]).view(1, 1, 3, 1, 1) * torch.rand(1, 1, 1, 12, 1).add(0.05))
     whole = strip.map(lambda t: t.expand(1, 1, 3, 12, 10).contiguous())
     x, w, stencil = torch.randn(1, 1, 12, 10), torch.randn(1, 1, 5, 5), mc.stencils.onion(5)
-    found, expected = (
+    result, expected = (
         mc.support_conv(x, mc.GeodesicBall(metric, stencil), w, padding=2, backend=backend) for metric in (strip, whole)
     )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)

@@ -1,7 +1,10 @@
-"""Where each pixel looks."""
+"""Supports: offsets, checks, conversion to torchvision's layout, immutability."""
 
+import copy
+import dataclasses
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ def cells_of(kernel_size: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", PARAMETRIZED)
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_offsets_are_batch_groups_samples_axes_then_out(kind, dim):
+def test_offsets_have_documented_shape(kind, dim):
     out = (4, 5, 2)[:dim]
     support = make_support(kind, KERNELS[dim], 2, 3, out)
     assert support.offsets().shape == (2, 3, 3**dim, dim, *out)
@@ -38,36 +41,36 @@ def test_offsets_of_a_slice_are_the_slice_of_all(kind, samples):
 
 
 @pytest.mark.parametrize(("kernel_size", "dilation"), [((3, 3), 1), ((2, 4), (3, 1)), ((5,), 2), ((3, 1, 2), 2)])
-def test_grid_is_centred_and_in_the_order_of_the_kernel(kernel_size, dilation):
+def test_grid_is_centered_and_row_major(kernel_size, dilation):
     support = mc.Grid(kernel_size, dilation)
     assert support.offsets().shape == (1, 1, math.prod(kernel_size), len(kernel_size), *(1,) * len(kernel_size))
     expected = cells_of(kernel_size) * torch.tensor(dilation).double()
     torch.testing.assert_close(support.offsets().view(expected.shape).double(), expected)
 
 
-def test_grid_offsets_by_hand_go_along_x_first():
+def test_grid_offsets_of_a_small_kernel():
     rows = mc.Grid((2, 3)).offsets().view(6, 2).tolist()
     assert rows == [[-0.5, -1], [-0.5, 0], [-0.5, 1], [0.5, -1], [0.5, 0], [0.5, 1]]
 
 
-def test_grid_spacing_moves_the_samples_and_not_the_output():
+def test_grid_spacing_scales_offsets_but_not_dilation():
     grid = mc.Grid(3, spacing=(0.5, 2.0))
     assert grid.offsets().view(9, 2)[0].tolist() == [-0.5, -2.0]
     assert grid.dilation == (1, 1)
 
 
 @pytest.mark.parametrize("spacing", ["a", "ab", 0, -1.0, float("nan"), [1.0], [1.0, None], 1j])
-def test_a_grid_of_no_spacing_is_refused(spacing):
+def test_invalid_grid_spacing_raises(spacing):
     with pytest.raises(ValueError, match=r"`spacing` .* must be positive, one number or one for each of 2 axes"):
         mc.Grid(3, spacing=spacing)
 
 
 @pytest.mark.parametrize("spacing", [2, np.int64(2), np.float32(2), [2.0, 2.0], np.array([2, 2])])
-def test_grid_spacing_may_be_of_any_kind_of_number(spacing):
+def test_grid_spacing_accepts_numbers_of_any_type(spacing):
     assert mc.Grid(3, spacing=spacing).spacing == (2.0, 2.0)
 
 
-def test_grid_has_no_numbers_a_pixel():
+def test_grid_has_no_tensors():
     grid = mc.Grid(3, dim=3)
     assert (grid.tensors(), grid.batch, grid.groups, grid.spatial) == ({}, 1, 1, (1, 1, 1))
 
@@ -108,21 +111,75 @@ def test_every_sample_of_a_tangent_ball_has_its_radius_as_norm():
     torch.testing.assert_close(norm, stencil.radii.view(1, 1, -1, 1, 1, 1).expand_as(norm))
 
 
-def test_a_tangent_ball_holds_the_numbers_of_its_metric():
+def test_tangent_ball_has_tensors_of_its_metric():
     metric = randers(2, 2, 3, (4, 5))
     ball = mc.TangentBall(metric, mc.stencils.onion(5), dilation=2)
     assert ball.tensors() == metric.tensors()
     assert (ball.kernel_size, ball.dilation) == ((5, 5), (2, 2))
 
 
-def test_placing_a_support_leaves_it_as_it_was():
-    ball = mc.TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.polar(3))
-    assert ball.with_stride((2, 1)).stride == (2, 1) and ball.stride is None and ball.with_stride((1, 1)) is ball
-    traced = mc.GeodesicBall(ball.metric, ball.stencil, stride=3)
-    assert traced.with_stride((2, 2)).stride == (3, 3)
+def make_any(kind: str) -> mc.Support:
+    if kind == "geodesic":
+        return mc.GeodesicBall(randers(2, 1, 1, (4, 5)), mc.stencils.onion(3), steps=2)
+    return make_support(kind, (3, 3), 2, 2, (4, 5))
 
 
-def test_no_sample_lies_farther_than_its_ball_reaches():
+@pytest.mark.parametrize("kind", [*SUPPORT_KINDS, "geodesic"])
+def test_attributes_cannot_be_assigned(kind):
+    support = make_any(kind)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        support.stride = (2, 2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del support.dilation
+
+
+@pytest.mark.parametrize("kind", [*SUPPORT_KINDS, "geodesic"])
+def test_replace_changes_only_given_attributes(kind):
+    support = make_any(kind)
+    strided = dataclasses.replace(support, stride=(2, 1))
+    assert type(strided) is type(support) and strided.stride == (2, 1) and support.stride in (None, (1, 1))
+    assert strided.tensors().keys() == support.tensors().keys()
+    assert all(strided.tensors()[name] is t for name, t in support.tensors().items())
+    if kind != "geodesic":  # whose rays take the stride into account
+        assert torch.equal(strided.offsets(), support.offsets())
+
+
+@pytest.mark.parametrize("kind", [*SUPPORT_KINDS, "geodesic"])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_copies_and_pickles_have_equal_offsets(kind, duplicate):
+    support = make_any(kind)
+    result = duplicate(support)
+    assert type(result) is type(support) and vars(result).keys() == vars(support).keys()
+    assert torch.equal(result.offsets(), support.offsets())
+
+
+@pytest.mark.parametrize(
+    ("support", "expected"),
+    [
+        (mc.Grid(3, 2), "Grid(kernel_size=(3, 3), dilation=(2, 2))"),
+        (mc.Grid(3, spacing=0.5), "Grid(kernel_size=(3, 3), spacing=(0.5, 0.5))"),
+        (
+            mc.Shifted(torch.zeros(2, 1, 2, 4, 5), 3, stride=2),
+            "Shifted(kernel_size=(3, 3), stride=(2, 2), batch=2, groups=1, spatial=(4, 5), dtype=torch.float32, "
+            "device='cpu')",
+        ),
+        (
+            mc.TangentBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(3)),
+            "TangentBall(kernel_size=(3, 3), metric=Riemannian, batch=1, groups=1, spatial=(1, 1), "
+            "dtype=torch.float32, device='cpu')",
+        ),
+        (
+            mc.GeodesicBall(mc.Riemannian.isotropic(2.0), mc.stencils.onion(3), padding_mode="circular"),
+            "GeodesicBall(kernel_size=(3, 3), metric=Riemannian, steps=3, smooth=1, padding_mode='circular', batch=1, "
+            "groups=1, spatial=(1, 1), dtype=torch.float32, device='cpu')",
+        ),
+    ],
+)
+def test_repr_is_short(support, expected):
+    assert repr(support) == expected
+
+
+def test_reach_bounds_offsets():
     metric = mc.Riemannian.isotropic(torch.tensor([[1.0, 4.0]]).view(1, 1, 1, 2))
     ball = mc.TangentBall(metric, mc.stencils.square_onion(3))
     assert ball.reach() == pytest.approx(4 * 2**0.5)
@@ -140,7 +197,7 @@ def test_half_precision_parameters_are_widened(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", PARAMETRIZED)
-def test_offsets_pass_gradients_to_every_number(kind):
+def test_offsets_are_differentiable_in_all_parameters(kind):
     support = make_support(kind, (3, 3), 2, 2, (2, 2))
     leaves = list(support.tensors().values())
     for leaf in leaves:
@@ -150,7 +207,7 @@ def test_offsets_pass_gradients_to_every_number(kind):
         assert (grad != 0).all()
 
 
-def test_torchvision_channels_go_by_group_then_cell_then_y_and_x():
+def test_torchvision_channels_are_ordered_by_group_cell_axis():
     offset = torch.arange(2 * 2 * 6.0).view(1, 24, 1, 1).expand(2, 24, 4, 5)
     displacement = from_torchvision_offsets(offset, (2, 3)).tensors()["displacement"]
     assert displacement.shape == (2, 2, 6, 2, 4, 5)
@@ -158,21 +215,21 @@ def test_torchvision_channels_go_by_group_then_cell_then_y_and_x():
     assert displacement[1, 1, 0, :, 3, 4].tolist() == [12, 13]
 
 
-def test_torchvision_offsets_survive_the_round_trip():
+def test_torchvision_offsets_round_trip():
     offset = torch.randn(2, 2 * 3 * 6, 4, 5)
     support = from_torchvision_offsets(offset, (2, 3), dilation=(2, 1))
     torch.testing.assert_close(to_torchvision_offsets(support), offset, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", SUPPORT_KINDS)
-def test_any_support_in_torchvision_layout_looks_at_the_same_places(kind):
+def test_torchvision_layout_preserves_offsets_of_any_support(kind):
     support = make_support(kind, (3, 3), 2, 2, (4, 5), dilation=2)
-    again = from_torchvision_offsets(to_torchvision_offsets(support), (3, 3), dilation=2)
-    torch.testing.assert_close(again.offsets(), support.offsets())
+    converted = from_torchvision_offsets(to_torchvision_offsets(support), (3, 3), dilation=2)
+    torch.testing.assert_close(converted.offsets(), support.offsets())
 
 
-def test_torchvision_layout_is_for_two_dimensions():
-    with pytest.raises(ValueError, match=r"`support` must be 2-D .* got 3 spatial axes"):
+def test_torchvision_layout_requires_two_dimensions():
+    with pytest.raises(ValueError, match=r"`support` must have 2 spatial axes .* got 3"):
         to_torchvision_offsets(mc.Grid(3, dim=3))
 
 
@@ -213,6 +270,6 @@ def test_torchvision_layout_is_for_two_dimensions():
         ),
     ],
 )
-def test_impossible_supports_are_refused(make, error, message):
+def test_invalid_arguments_raise(make, error, message):
     with pytest.raises(error, match=message):
         make()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import metricconv as mc
 from metricconv import Metric, Randers, Riemannian, Support
-from metricconv.convert import convert
+from metricconv.conversion import convert, plan_conversion
 from metricconv.nn import (
     AdaptiveConv,
     DeformableConv2d,
@@ -44,13 +44,16 @@ def layers_from_convolutions(conv: nn.Conv2d) -> None:
     assert_type(MetricConv1d.from_conv1d(nn.Conv1d(3, 8, 3)), MetricConv1d)
     assert_type(MetricConv2d.from_conv2d(conv, ball="geodesic", steps=3, padding_mode="border"), MetricConv2d)
     assert_type(MetricConv3d.from_conv3d(nn.Conv3d(3, 8, 3), metric_groups=3), MetricConv3d)
-    assert_type(MetricConv2d.from_conv(conv, radius=2.0), MetricConv2d)
+    assert_type(MetricConv2d.from_conv(conv, radius=2.0, padding="same"), MetricConv2d)
     assert_type(DeformableConv2d.from_conv(conv, modulation=True), DeformableConv2d)
 
 
 def networks(net: nn.Module) -> None:
     assert_type(convert(net, select="last_stage", to=ShiftedConv2d, metric_groups=2), nn.Module)
     assert_type(convert(net, lambda name, conv: conv.groups == 1, inplace=True), nn.Module)
+    assert_type(mc.convert(net, ["layer3.*", "layer4.*"], "deformable", report=print), nn.Module)
+    assert_type(mc.to_conv(net, inplace=True, report=print), nn.Module)
+    assert_type([c.reason for c in plan_conversion(net, to="metric")], list[str])
     assert_type(geometry_l1(net), Tensor)
     assert_type(dict(adaptive_layers(net)), dict[str, AdaptiveConv])
     with record_supports(net) as supports:
@@ -60,7 +63,8 @@ def networks(net: nn.Module) -> None:
 def operators(x: Tensor, weight: Tensor, support: Support, metric: Metric) -> None:
     assert_type(mc.support_conv(x, support, weight, stride=(2, 1), padding=1, padding_mode="border"), Tensor)
     assert_type(mc.metric_conv(x, metric, weight), Tensor)
-    assert_type(mc.metric_conv2d(x, metric, weight), Tensor)
+    assert_type(mc.metric_conv(x, metric, weight, ball="geodesic", steps=3, smooth=0), Tensor)
+    assert_type(mc.metric_conv2d(x, metric, weight, padding=1, ball="geodesic"), Tensor)
     assert_type(support.offsets(), Tensor)
     assert_type(support.spatial, torch.Size)
 

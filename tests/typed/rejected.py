@@ -7,7 +7,7 @@ call which it accepts fails the check.
 from torch import Tensor, nn
 
 import metricconv as mc
-from metricconv.convert import convert
+from metricconv.conversion import convert
 from metricconv.nn import DeformableConv2d, DilatedConv2d, MetricConv1d, MetricConv2d, MetricConv3d, ShiftedConv2d
 
 
@@ -44,6 +44,8 @@ def conversion(conv: nn.Conv2d) -> None:
     DeformableConv2d.from_conv(conv, ball="geodesic")  # type: ignore[call-arg]
     convert("resnet18")  # type: ignore[arg-type]
     convert(conv, to=nn.Conv2d)  # type: ignore[arg-type]
+    convert(conv, "all", "metric", True)  # type: ignore[call-arg]
+    mc.to_conv(conv, True)  # type: ignore[call-arg]
 
 
 def calls(x: Tensor, weight: Tensor, support: mc.Support, metric: mc.Metric) -> None:
@@ -53,6 +55,9 @@ def calls(x: Tensor, weight: Tensor, support: mc.Support, metric: mc.Metric) -> 
     mc.support_conv(x, metric, weight)  # type: ignore[arg-type]
     mc.support_conv(x, support, weight, padding_mode=0)  # type: ignore[arg-type]
     mc.support_conv(x, support, weight, None, 2)  # type: ignore[call-arg]
+    mc.metric_conv(x, metric, weight, None, 2)  # type: ignore[call-arg]
+    mc.metric_conv2d(x, metric, weight, steps=2.5)  # type: ignore[arg-type]
+    mc.metric_conv3d(x, metric, weight, radius=2)  # type: ignore[call-arg]
     metric.norm([0.0, 1.0])  # type: ignore[arg-type]
     mc.Riemannian.isotropic("2")  # type: ignore[arg-type]
     mc.metrics.gradient_metric(x, drift=1.0)  # type: ignore[arg-type]

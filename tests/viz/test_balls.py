@@ -7,10 +7,10 @@ import torch
 from matplotlib import pyplot as plt
 
 import metricconv as mc
-from layers import stir
+from layers import randomize_predictors
 from metricconv.viz import canvas, plot_unit_balls, unit_balls
-from metricconv.viz.balls import COLOURS
-from pictures import near, pixels
+from metricconv.viz.balls import COLORS
+from rendering import near, pixels
 
 
 def field(metric, size=(20, 24)):
@@ -121,7 +121,7 @@ def test_balls_are_drawn_at_their_points():
     assert np.allclose(low, [12.5 - 4, 10 - 2], atol=0.05)
     assert np.allclose(high, [12.5 + 4, 10 + 2], atol=0.05)
     rendered = pixels(axes.figure)
-    blue = np.argwhere(near(rendered, COLOURS["tangent"]))
+    blue = np.argwhere(near(rendered, COLORS["tangent"]))
     middle = axes.transData.transform([(12.5, 10)])[0]
     assert np.allclose(blue.mean(0), [len(rendered) - middle[1], middle[0]], atol=4)
 
@@ -147,7 +147,7 @@ def test_ball_size_is_independent_of_stride():
 @pytest.mark.parametrize("to", [mc.nn.MetricConv2d, mc.nn.DeformableConv2d])
 @pytest.mark.parametrize("stride", [1, 2, (1, 3)])
 def test_recorded_support_and_layer_are_drawn_alike(to, stride):
-    layer, image = stir(to(1, 2, 3, stride=stride, padding=1)), torch.rand(1, 1, 18, 18)
+    layer, image = randomize_predictors(to(1, 2, 3, stride=stride, padding=1)), torch.rand(1, 1, 18, 18)
     with mc.nn.record_supports(layer) as supports:
         layer(image)
     whole, kept = (plot_unit_balls(source, image, 2).patches for source in (layer, supports[""]))
@@ -155,8 +155,7 @@ def test_recorded_support_and_layer_are_drawn_alike(to, stride):
 
 
 def test_stride_scales_balls_of_supports_and_metrics():
-    support = mc.TangentBall(field(mc.Riemannian.isotropic(2.0)), mc.stencils.onion(3))
-    support.stride = (2, 4)
+    support = mc.TangentBall(field(mc.Riemannian.isotropic(2.0)), mc.stencils.onion(3), stride=(2, 4))
     for ball in (*unit_balls(support, [(9, 12)]), *unit_balls(support.metric, [(9, 12)], stride=(2, 4))):
         reach = (ball.outline - torch.tensor(ball.pixel)).abs().amax(0)
         assert torch.allclose(reach, torch.tensor([1.0, 0.5]).double(), atol=1e-3)
@@ -168,7 +167,7 @@ def test_both_ball_types_are_drawn_in_their_colors():
     image = np.zeros((20, 24))
     axes = plot_unit_balls(field(off_center()), image, [(6, 6), (14, 16)], ["tangent", "geodesic"])
     rendered = pixels(axes.figure)
-    assert near(rendered, COLOURS["geodesic"]).sum() > 50
+    assert near(rendered, COLORS["geodesic"]).sum() > 50
     assert len(axes.patches) == 4 and axes.get_legend() is not None
 
 
@@ -192,7 +191,9 @@ def test_given_axes_are_returned():
 
 
 def test_recorded_supports_of_network_are_drawn():
-    net = stir(torch.nn.Sequential(mc.nn.MetricConv2d(3, 4, 3, padding=1), mc.nn.DeformableConv2d(4, 4, 3, padding=1)))
+    net = randomize_predictors(
+        torch.nn.Sequential(mc.nn.MetricConv2d(3, 4, 3, padding=1), mc.nn.DeformableConv2d(4, 4, 3, padding=1))
+    )
     with mc.nn.record_supports(net) as supports:
         net(torch.rand(1, 3, 12, 12))
     for support in supports.values():
@@ -211,3 +212,9 @@ def test_image_index_selects_image_of_batch():
     plt.close("all")
     with pytest.raises(ValueError, match="`image_index` \\(=3\\)"):
         plot_unit_balls(mc.Riemannian.isotropic(radii), points=[(4, 4)], image_index=3)
+
+
+def test_colour_is_accepted_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="`colour` of plot_unit_balls is deprecated: use `color`"):
+        axes = plot_unit_balls(FIELD, None, 1, colour="red")
+    assert axes.patches[0].get_edgecolor() == (1.0, 0.0, 0.0, 1.0)

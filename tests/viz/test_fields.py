@@ -7,7 +7,7 @@ import torch
 import metricconv as mc
 from metricconv.viz import plot_metric_field
 from metricconv.viz.fields import QUANTITIES, ball_radius, orientation
-from pictures import pixels
+from rendering import pixels
 
 
 def halves(left, right, size=(16, 16)):
@@ -61,8 +61,8 @@ def test_ellipses_fit_their_grid_cells():
 def test_ellipses_of_thin_or_small_fields_are_drawn(size, counts):
     metric = needle(0.0, 1.0).expand_to(size)
     axes = plot_metric_field(metric, bar=False)
-    places = np.array([patch.get_path().get_extents().get_points().mean(0) for patch in axes.patches]).round(3)
-    assert len(np.unique(places[:, 1])) == counts[0] and len(np.unique(places[:, 0])) == counts[1]
+    centers = np.array([patch.get_path().get_extents().get_points().mean(0) for patch in axes.patches]).round(3)
+    assert len(np.unique(centers[:, 1])) == counts[0] and len(np.unique(centers[:, 0])) == counts[1]
     for patch in axes.patches:
         low, high = patch.get_path().get_extents().get_points()
         assert (high - low).max() == pytest.approx(0.92 * min(np.divide(size, counts)), rel=0.01)

@@ -6,7 +6,7 @@ from torch import nn
 
 import metricconv as mc
 from metricconv.viz import GradCAM, plot_gradcam
-from pictures import pixels
+from rendering import pixels
 
 
 def classifier():
@@ -76,7 +76,7 @@ def test_invalid_target_raises(target):
         (torch.zeros(0, 3, 12, 12), {}, r"`images` must be \(B, C, H, W\) and not empty"),
         (torch.zeros(2, 3, 12, 12, dtype=torch.long), {}, "`images` must hold floating-point numbers"),
         (torch.zeros(2, 3, 12, 12), {"labels": ["one"]}, "`labels` must have 2 entries, one per image, got 1"),
-        (torch.zeros(2, 3, 12, 12), {"pictures": []}, "`pictures` must have 2 entries, one per image, got 0"),
+        (torch.zeros(2, 3, 12, 12), {"backgrounds": []}, "`backgrounds` must have 2 entries, one per image, got 0"),
     ],
 )
 def test_invalid_arguments_raise(images, options, message):
@@ -121,3 +121,10 @@ def test_target_given_by_name_raises():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     with GradCAM(net, "0") as cam, pytest.raises(TypeError, match=r"`target` \(='cat'\) must be a class index"):
         cam(torch.rand(1, 1, 8, 8), target="cat")
+
+
+def test_pictures_is_accepted_with_a_warning():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    with pytest.warns(DeprecationWarning, match="`pictures` of plot_gradcam is deprecated: use `backgrounds`"):
+        panels = plot_gradcam(torch.rand(1, 1, 8, 8), {"a": (net, "0")}, pictures=[torch.zeros(8, 8)])
+    assert panels.shape == (1, 2)

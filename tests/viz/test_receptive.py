@@ -10,9 +10,9 @@ import torchvision
 from torch import nn
 
 import metricconv as mc
-from layers import stir
+from layers import randomize_predictors
 from metricconv.viz import canvas, plot_receptive_field, receptive_field
-from pictures import near, pixels
+from rendering import near, pixels
 
 
 def test_two_boxes_compose_to_a_tent():
@@ -36,14 +36,14 @@ def test_works_without_gradient_mode():
 
 
 def test_receptive_field_of_adaptive_layer_is_its_support():
-    layer = stir(mc.nn.MetricConv2d(1, 2, 3, padding=1, eps_omega=0.5), 0.5)
+    layer = randomize_predictors(mc.nn.MetricConv2d(1, 2, 3, padding=1, eps_omega=0.5), 0.5)
     image = torch.randn(1, 1, 16, 16)
     found = receptive_field(layer, image, (8, 7))
     with mc.nn.record_supports(layer) as supports:
         layer(image)
-    places = torch.tensor([8.0, 7.0]) + supports[""].offsets()[0, 0, :, :, 8, 7]
+    positions = torch.tensor([8.0, 7.0]) + supports[""].offsets()[0, 0, :, :, 8, 7]
     grid = torch.stack(torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij"), -1)
-    tents = (1 - (places.view(-1, 1, 1, 2) - grid).abs()).clamp_min(0).prod(-1)
+    tents = (1 - (positions.view(-1, 1, 1, 2) - grid).abs()).clamp_min(0).prod(-1)
     assert torch.allclose(found, tents.mean(0), atol=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_attention_raises():
 
 def test_layer_used_twice_has_support_per_call():
     torch.manual_seed(0)
-    layer = stir(mc.nn.MetricConv2d(1, 1, 3, padding=1), 1.0)
+    layer = randomize_predictors(mc.nn.MetricConv2d(1, 1, 3, padding=1), 1.0)
     image = torch.rand(1, 1, 15, 15)
     once, twice = (nn.Sequential(layer, nn.MaxPool2d(2), other) for other in (copy.deepcopy(layer), layer))
     expected = receptive_field(once, image, (3, 3))

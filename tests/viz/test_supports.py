@@ -74,3 +74,8 @@ def test_invalid_arguments_raise(image):
         plot_supports(image, (16, 14), margin=float("nan"))
     with pytest.raises(TypeError, match="`metric` must be a Metric, got int"):
         example_supports(image, metric=3)
+
+
+def test_example_supports_limit_the_kernel_size():
+    with pytest.raises(ValueError, match=r"`kernel_size` \(=1001\) gives .* samples for this image"):
+        example_supports(np.eye(9), kernel_size=1001)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from ..metrics import Randers, Riemannian
 from ..viz import canvas
-from ..viz.balls import COLOURS, Ball
+from ..viz.balls import COLORS, Ball
 from ..viz.fields import MAPS, ball_radius, orientation
+
+__all__ = ["OVERLAYS", "close_up", "enlarged", "enlargement", "overlaid", "to_rgb8", "with_balls"]
 
 # Images are enlarged at least twice, to about this size in pixels; lines are drawn with supersampling.
 _DISPLAY_SIZE = 512
@@ -86,7 +88,7 @@ def close_up(image: NDArray[np.uint8], balls: list[tuple[str, Ball]]) -> PIL.Ima
     rows, columns = (np.arange(round(c) - reach, round(c) + reach + 1) for c in (y, x))
     inside = ((rows >= 0) & (rows < image.shape[0]))[:, None] & ((columns >= 0) & (columns < image.shape[1]))
     part = image[np.clip(rows, 0, image.shape[0] - 1)][:, np.clip(columns, 0, image.shape[1] - 1)]
-    part = np.where(inside[..., None], part, 216).astype(np.uint8)  # light grey outside the image
+    part = np.where(inside[..., None], part, 216).astype(np.uint8)  # light gray outside the image
     zoom = _CLOSE_UP / len(part)
     large = PIL.Image.fromarray(part).resize((_CLOSE_UP, _CLOSE_UP), PIL.Image.Resampling.NEAREST)
     _paint(large, balls, (float(rows[0]), float(columns[0])), zoom, samples=True)
@@ -127,14 +129,14 @@ def _paint(
         )
 
     for kind, ball in balls:
-        color = _rgb(COLOURS[kind])
+        color = _rgb(COLORS[kind])
         outline = xy(ball.outline)
         pen.polygon(outline, fill=(*color, 70))
         pen.line([*outline, outline[0], outline[1]], fill=(*color, 255), width=thick, joint="curve")
     for kind, ball in balls:
         if samples and ball.samples is not None:
             for position in xy(ball.samples):
-                dot(position, 4.0, (*_rgb(COLOURS[kind]), 255))
+                dot(position, 4.0, (*_rgb(COLORS[kind]), 255))
     ball = balls[0][1]
     pixel, center = xy(ball.outline.new_tensor([ball.pixel, ball.center.tolist()]))
     if samples and abs(pixel[0] - center[0]) + abs(pixel[1] - center[1]) > 4 * _SUPERSAMPLING:

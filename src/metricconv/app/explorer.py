@@ -18,16 +18,18 @@ from torch import Tensor, nn
 from .. import filters, stencils
 from .._errors import UserError
 from .._images import to_field
-from ..cli.options import MetricName, MetricOptions
+from ..cli.options import ImageMetricOptions, MetricName
 from ..io import images
 from ..metrics import Randers, Riemannian
 from ..nn import adaptive_layers, record_supports
 from ..supports import Support
-from ..supports.geodesic import sight
+from ..supports.geodesic import halo_width
 from ..viz.balls import Ball, ball_kind, in_field, unit_balls
 from ..viz.fields import ball_properties
 from . import draw
 from .networks import load_checkpoint
+
+__all__ = ["BUNDLED", "Explorer", "ExplorerSettings", "MAX_PIXELS", "MAX_SIDE", "Value", "first_point"]
 
 # Images of scikit-image, and the initial pixel, (y, x) as fractions of the size.
 BUNDLED = {
@@ -83,7 +85,7 @@ class ExplorerSettings:
         """Return the function that computes the metric of an image."""
         eps_omega = self.eps_omega if self.metric == "gradient" else None
         scale = max(self.scale, 0.3) if self.metric == "structure" else self.scale
-        options = MetricOptions(MetricName(self.metric), self.iota, self.alpha, scale, eps_omega)
+        options = ImageMetricOptions(MetricName(self.metric), self.iota, self.alpha, scale, eps_omega)
         return options.function("gradient", "reflect")
 
 
@@ -100,9 +102,15 @@ class Explorer:
 
     def upload(self, path: Path) -> str:
         """Read an uploaded file and return the name of its image."""
-        image = images.read(path, None, MAX_PIXELS)
-        if len(image.spatial) != 2 or min(image.spatial) < 8:
-            raise UserError(f"{path.name}: expected an image of at least 8 × 8 pixels, got {image.spatial}")
+        try:
+            image = images.read(path, None, MAX_PIXELS)
+        except UserError as error:  # the path is that of a temporary file on the server
+            raise UserError(error.message.replace(str(path), path.name)) from error
+        size = " × ".join(map(str, image.spatial))
+        if len(image.spatial) != 2:
+            raise UserError(f"{path.name}: expected a 2-D image, got a volume of {size} pixels")
+        if min(image.spatial) < 8:
+            raise UserError(f"{path.name}: expected an image of at least 8 × 8 pixels, got {size}")
         values = image.to_float()
         if image.channel_axis is not None:
             values = np.moveaxis(values, image.channel_axis, -1)
@@ -176,7 +184,7 @@ class Explorer:
             position, zoom = in_field(support, [point], self.clean(settings).shape[:2])
             (ball,) = unit_balls(support, position, group=settings.group)
             return [(ball_kind(support, fitted="fitted"), _transformed(ball, lambda p: (p + 0.5) * zoom - 0.5))]
-        stencil = stencils.chosen(settings.stencil, settings.samples)(2)
+        stencil = stencils.stencil_factory(settings.stencil, settings.samples)(2)
         metric = self.metric(settings)
         largest = self._cached(("reach", *settings.metric_key), lambda: metric.bounding_radius.max().item())
         # The outline has radius 1; the corners of a square onion lie outside it.
@@ -229,7 +237,7 @@ def _bundled(name: str) -> NDArray[np.float32]:
 
 
 def _to_display(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert an image to display size, grey or with three channels, and the range [0, 1]."""
+    """Convert an image to display size, gray or with three channels, and the range [0, 1]."""
     if values.ndim == 3 and values.shape[-1] != 3:
         values = values.mean(-1)
     values = values if values.min() >= 0 and values.max() <= 1 else _rescale(values)
@@ -251,7 +259,7 @@ def _field(image: NDArray[np.float32]) -> Tensor:
 
 
 def _normalized(image: NDArray[np.float32], channels: int) -> Tensor:
-    """Return an image normalized for a network with color or grey input."""
+    """Return an image normalized for a network with color or gray input."""
     x = _field(image).expand(1, 3, *image.shape[:2])
     x = (x - torch.tensor(_MEAN).view(1, 3, 1, 1)) / torch.tensor(_STD).view(1, 3, 1, 1)
     return x.mean(1, keepdim=True) if channels == 1 else x
@@ -261,7 +269,7 @@ def _window(
     metric: Riemannian | Randers, point: tuple[int, int], reach: float
 ) -> tuple[Riemannian | Randers, tuple[int, int]]:
     """Return the part of a metric that the geodesics of a pixel depend on, and its first pixel."""
-    margin = sight(reach, None) + 1  # for one smoothing pass
+    margin = halo_width(reach, None) + 1  # for one smoothing pass
     rows, columns = (slice(max(p - margin, 0), p + margin + 1) for p in point)
     return metric[:, :, rows, columns], (rows.start, columns.start)
 

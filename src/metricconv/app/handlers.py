@@ -9,10 +9,12 @@ from typing import Any
 import gradio as gr
 
 from .._errors import UserError
+from .._images import psnr
 from .._torchvision import TorchvisionError
-from ..experiments.photographs import psnr
 from . import draw
 from .explorer import Explorer, ExplorerSettings, first_point
+
+__all__ = ["CONTROLS", "Handlers", "MAX_IMAGE_BYTES", "Point"]
 
 # Maximum size of an uploaded image in bytes.
 MAX_IMAGE_BYTES = 20 * 2**20
@@ -24,6 +26,25 @@ CONTROLS = (
 Point = tuple[int, int]
 
 
+@contextlib.contextmanager
+def _errors_on_page() -> Iterator[None]:
+    """Show errors on the page, in one line and without a traceback on the terminal."""
+    try:
+        yield
+    except gr.Error:
+        raise
+    except (UserError, TorchvisionError, ValueError) as error:
+        text = error.message if isinstance(error, UserError) else str(error)
+        raise gr.Error(" ".join(text.split()), duration=8, print_exception=False) from error
+    except (
+        TypeError,
+        AttributeError,
+        KeyError,
+        OverflowError,
+    ) as error:  # only another client than the page sends such
+        raise gr.Error("invalid value", duration=8, print_exception=False) from error
+
+
 class Handlers:
     """Event handlers: each takes the state of the page and returns new values of its outputs.
 
@@ -33,66 +54,58 @@ class Handlers:
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
 
+    @_errors_on_page()
     def show_balls(self, *inputs: Any) -> tuple[Any, ...]:
         """Return the image with the balls of the pixel, a close-up, and a table of their properties."""
         (y, x), network, settings = inputs[0], inputs[2], _settings(inputs)
-        with _errors_on_page():
-            height, width = self.explorer.clean(settings).shape[:2]
-            point = (min(y, height - 1), min(x, width - 1))
-            balls = self.explorer.balls(settings, point, network)
-            image, enlarged = self.explorer.display(settings)
-            if network and settings.layer:
-                properties: dict[str, object] = {"layer": settings.layer, "metric group": settings.group}
-            else:
-                properties = {name: f"{value:.3g}" for name, value in self.explorer.properties(settings, point).items()}
-            shown = draw.with_balls(enlarged, image.shape, balls)
-            return shown, draw.close_up(image, balls), _table(point, properties)
+        height, width = self.explorer.clean(settings).shape[:2]
+        point = (min(max(y, 0), height - 1), min(max(x, 0), width - 1))
+        balls = self.explorer.balls(settings, point, network)
+        image, enlarged = self.explorer.display(settings)
+        if network and settings.layer:
+            properties: dict[str, object] = {"layer": settings.layer, "metric group": settings.group}
+        else:
+            properties = {name: f"{value:.3g}" for name, value in self.explorer.properties(settings, point).items()}
+        shown = draw.with_balls(enlarged, image.shape, balls)
+        return shown, draw.close_up(image, balls), _table(point, properties)
 
+    @_errors_on_page()
     def click(self, event: gr.SelectData, *inputs: Any) -> tuple[Any, ...]:
         """Return the clicked pixel, and the outputs of ``show_balls``."""
-        with _errors_on_page():
-            factor = draw.enlargement(self.explorer.clean(_settings(inputs)).shape)
+        factor = draw.enlargement(self.explorer.clean(_settings(inputs)).shape)
         x, y = (int(position) // factor for position in event.index)
         return (y, x), *self.show_balls((y, x), *inputs[1:])
 
+    @_errors_on_page()
     def filter_image(self, *inputs: Any) -> Any:
         """Return the filtered image, labeled with the PSNR before and after if noise was added."""
         settings = _settings(inputs)
-        with _errors_on_page():
-            image, clean = self.explorer.filtered(settings), self.explorer.clean(settings)
+        image, clean = self.explorer.filtered(settings), self.explorer.clean(settings)
         label = f"filtered over {'tangent' if settings.ball == 'both' else settings.ball} balls"
         if settings.noise:
             label += f": {psnr(clean, self.explorer.noisy(settings)):.1f} → {psnr(clean, image):.1f} dB"
         return gr.update(value=draw.enlarged(draw.to_rgb8(image)), label=label)
 
+    @_errors_on_page()
     def upload_image(self, path: str) -> tuple[str, Point]:
         """Return the name of an uploaded image, and a pixel of it."""
-        with _errors_on_page():
-            if os.path.getsize(path) > MAX_IMAGE_BYTES:
-                raise UserError(f"{Path(path).name}: larger than the limit of {MAX_IMAGE_BYTES // 2**20} MB")
-            name = self.explorer.upload(Path(path))
+        if os.path.getsize(path) > MAX_IMAGE_BYTES:
+            raise UserError(f"{Path(path).name}: larger than the limit of {MAX_IMAGE_BYTES // 2**20} MB")
+        name = self.explorer.upload(Path(path))
         return name, first_point(name, self.explorer.uploads[name].shape)
 
+    @_errors_on_page()
     def select_image(self, name: str) -> tuple[str, Point, None]:
         """Return the name of a bundled image, a pixel of it, and no uploaded file."""
         return name, first_point(name, self.explorer.clean(ExplorerSettings(name)).shape), None
 
+    @_errors_on_page()
     def load_checkpoint(self, path: str | None) -> tuple[Any, ...]:
         """Return the name of a network, and the choices of its adaptive layers."""
         if path is None:
             return "", gr.update(choices=[""], value="")
-        with _errors_on_page():
-            names = self.explorer.load(path, gr.Warning)
+        names = self.explorer.load(path, gr.Warning)
         return path, gr.update(choices=["", *names], value=names[0])
-
-
-@contextlib.contextmanager
-def _errors_on_page() -> Iterator[None]:
-    """Show errors on the page, in one line."""
-    try:
-        yield
-    except (UserError, TorchvisionError, ValueError) as error:
-        raise gr.Error(" ".join(str(error).split()), duration=8, print_exception=False) from error
 
 
 def _settings(inputs: tuple[Any, ...]) -> ExplorerSettings:

@@ -4,9 +4,9 @@ A checkpoint is a file written by ``metricconv reproduce classify``, a state dic
 "state_dict", as written by Lightning. The architecture is identified among torchvision's ResNets by the names of the
 tensors, adaptive layers and their types by the shapes of their predictors.
 
-Optional entries describe what tensors do not: "select", as for ``metricconv.convert``, and "geometry", a dictionary of
-arguments of the layers. (Predictors of five channels are taken as the Cholesky parametrization; a Riemannian
-"spectral7" has five too. Strides are those of torchvision unless "select" is "paper", which changes them.)
+An optional entry "geometry", a dictionary of arguments of the layers, describes what tensors do not. (Predictors of
+five channels are taken as the Cholesky parametrization; a Riemannian "spectral7" has five too. Strides are those of
+torchvision.)
 """
 
 import math
@@ -21,9 +21,12 @@ from torch import Tensor, nn
 
 from .._errors import UserError
 from .._torchvision import import_torchvision
-from ..convert import convert, plan_conversion
+from ..cli.external import EXPERIMENTS_MISSING, entry_points
+from ..conversion import convert, plan_conversion
 from ..metrics import PARAMETRIZATIONS
 from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
+
+__all__ = ["ARCHITECTURES", "load_checkpoint"]
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 _PREFIXES = ("net.", "model.", "module.", "network.")
@@ -54,14 +57,13 @@ def load_checkpoint(path: Path, report: Callable[[str], object] | None = None) -
     if others:
         raise UserError(f"{path.name}: expected adaptive layers of one type, got {len(others) + 1} types")
     options = loaded.get("geometry", {}) if isinstance(loaded.get("geometry", {}), dict) else {}
-    select = loaded.get("select", list(predictors))
-    if report is not None and "select" not in loaded and _may_be_papers(network, predictors):
+    if report is not None and _may_be_published(network, predictors):
         report(
-            f'{path.name}: strides are unknown; if the network was converted with select="paper", save it as '
-            '{"state_dict": …, "select": "paper"}, otherwise the balls of layer4 are wrong'
+            f"{path.name}: strides are unknown: the balls of layer4 are wrong if it has stride 1, as in the published "
+            "experiments; load the file that `metricconv reproduce classify` writes instead"
         )
     try:
-        network = convert(network, select, to=layer_type, **geometry | options)
+        network = convert(network, list(predictors), to=layer_type, **geometry | options)
         network.load_state_dict(state)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
@@ -70,17 +72,19 @@ def load_checkpoint(path: Path, report: Callable[[str], object] | None = None) -
     return network.eval()
 
 
-def _may_be_papers(network: nn.Module, predictors: Iterable[str]) -> bool:
-    """Return whether the adaptive layers are those of ``convert(select="paper")``, which also changes strides."""
-    return set(predictors) == {layer.name for layer in plan_conversion(network, "paper")}
+def _may_be_published(network: nn.Module, predictors: Iterable[str]) -> bool:
+    """Return whether the adaptive layers are those of the published experiments, which also change strides."""
+    published = plan_conversion(network, ["layer2.*", "layer3.*", "layer4.*"])
+    return set(predictors) == {layer.name for layer in published if layer.conv.kernel_size == (3, 3)}
 
 
 def _classifier(path: Path) -> nn.Module:
     """Return a network trained by ``classify``, whose checkpoint describes its architecture."""
-    from ..experiments.classification import networks
-
+    loaders = entry_points("classify", "metricconv.checkpoints")
+    if not loaders:
+        raise UserError(f"{path.name}: was written by `metricconv reproduce classify`: {EXPERIMENTS_MISSING}")
     try:
-        _, network = networks.load_network(path)
+        _, network = loaders[0].load()(path)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path.name}: its network cannot be rebuilt ({_shorten(error)})") from error
     if next(adaptive_layers(network), None) is None:

@@ -1,15 +1,22 @@
 """The page, in gradio: layout and events."""
 
+import atexit
+import os
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import nn
 
+from .. import _checks
 from .._errors import UserError
-from ..filters import METRICS
 from ..io import images
+from ..metrics import IMAGE_METRICS
 from ..nn import adaptive_layers
 from ..ops import backend_report
 from ..stencils import STENCILS
@@ -17,6 +24,8 @@ from . import draw
 from .explorer import BUNDLED, Explorer, ExplorerSettings, first_point
 from .handlers import CONTROLS, Handlers
 from .networks import load_checkpoint
+
+__all__ = ["HOST", "MAX_UPLOAD", "build", "launch"]
 
 # Maximum size of uploads in bytes, for checkpoints; images have their own limit.
 MAX_UPLOAD = 512 * 2**20
@@ -86,11 +95,14 @@ def launch(
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         model = load_checkpoint(path, lambda line: print(f"note: {line}", flush=True))
-    missing = next(engine.missing for engine in backend_report().backends if engine.name == "cpu")
+    missing = next(backend.missing for backend in backend_report().backends if backend.name == "cpu")
     if missing is not None:
         print(f"note: filtering is slow because the cpu backend is not available: {missing}", flush=True)
+    if not _checks.is_whole(port) or not 0 <= port < 2**16:
+        raise ValueError(f"`port` (={port!r}) must be an integer from 0 to 65535")
     if port and not _free(port):
         raise UserError(f"port {port} is in use; choose another one by --port, or 0 for any free port")
+    _use_private_folder()
     page = build(model)
     page.launch(
         server_name=HOST,
@@ -107,11 +119,20 @@ def launch(
         # System fonts: the default ones would be downloaded.
         theme=gr.themes.Default(primary_hue="orange", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
         css=_CSS,
+        # A page of another site that resolves its own name to this address must not reach the server (DNS rebinding).
+        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])]},
     )
     print(f"explorer running at {page.local_url} (Ctrl+C to stop)", flush=True)
     if block:
         page.block_thread()
     return page
+
+
+def _use_private_folder() -> None:
+    """Make gradio store uploads and images in a folder that only this user can read, deleted on exit."""
+    folder = tempfile.mkdtemp(prefix="metricconv-")
+    os.environ["GRADIO_TEMP_DIR"] = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _free(port: int) -> bool:
@@ -136,7 +157,7 @@ def _controls(model: nn.Module | None) -> dict[str, Any]:
             0, 0.5, default.noise, step=0.01, label="standard deviation of added noise", elem_id="noise"
         )
     with gr.Group():
-        components["metric"] = gr.Radio(list(METRICS), value=default.metric, label="metric")
+        components["metric"] = gr.Radio(list(IMAGE_METRICS), value=default.metric, label="metric")
         components["iota"] = gr.Slider(0.005, 0.5, default.iota, step=0.005, label="ι: radius 1/√ι px", elem_id="iota")
         components["alpha"] = gr.Slider(0, 50, default.alpha, step=0.5, label="α: edge sensitivity")
         components["scale"] = gr.Slider(
@@ -161,7 +182,25 @@ def _controls(model: nn.Module | None) -> dict[str, Any]:
             ["", *names], value=names[0] if names else "", label="layer (empty: none)", elem_id="layer"
         )
         components["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
+    for component in components.values():
+        _hide_traceback(component)
     return components
+
+
+def _hide_traceback(component: Any) -> None:
+    """Report invalid values, which only a client other than the page can send, without a traceback on the terminal."""
+    preprocess = component.preprocess
+
+    def checked(payload: Any) -> Any:
+        try:
+            return preprocess(payload)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        except Exception as error:  # gradio raises many kinds of errors for values of another type
+            raise gr.Error(f"{component.label}: invalid value", print_exception=False) from error
+
+    component.preprocess = checked
 
 
 def _register_events(

@@ -9,12 +9,14 @@ import typer
 from .. import __version__
 from .._errors import UserError, out_of_memory_as_user_error
 from .._torchvision import TorchvisionError
-from . import mounts
+from . import external
 from .balls import balls_command
 from .compare import compare_command
 from .console import print_error, print_line, results
 from .doctor import doctor_command
 from .filtering import filter_command
+
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="metricconv",
@@ -44,13 +46,12 @@ _IMAGES, _EXPERIMENTS = "Images", "Experiments and diagnostics"
 app.command("filter", rich_help_panel=_IMAGES)(filter_command)
 app.command("balls", rich_help_panel=_IMAGES)(balls_command)
 app.command("compare", rich_help_panel=_IMAGES)(compare_command)
-app.command("explore", rich_help_panel=_IMAGES)(mounts.explore_command)
+app.command("explore", rich_help_panel=_IMAGES)(external.explore_command)
 for _name, _command in (
-    ("reproduce", mounts.reproduce_command),
-    ("report", mounts.report_command),
-    ("bench", mounts.bench_command),
+    ("reproduce", external.reproduce_command),
+    ("report", external.report_command),
 ):
-    _options: dict[str, Any] = {"context_settings": mounts.PASS_THROUGH, "add_help_option": False}
+    _options: dict[str, Any] = {"context_settings": external.PASS_THROUGH, "add_help_option": False}
     app.command(_name, rich_help_panel=_EXPERIMENTS, **_options)(_command)
 app.command("doctor", rich_help_panel=_EXPERIMENTS)(doctor_command)
 

@@ -19,18 +19,22 @@ from ..metrics import Metric, Randers, Riemannian
 from ..viz.fields import ball_properties
 from . import options
 from .console import console, print_line, results
-from .options import ImageFileOptions, MetricOptions, StencilName
+from .options import ImageFileOptions, ImageMetricOptions, StencilName
+
+__all__ = ["PointsOption", "balls_command"]
 
 PointsOption = Annotated[
     list[str] | None,
-    typer.Option("--at", metavar="Y,X", help="Pixel whose ball to draw; repeatable. Default: an 8 × 8 grid of pixels."),
+    typer.Option(
+        "--at", metavar="Y,X", help="Row and column of a pixel; repeatable. Default: an 8 × 8 grid of pixels."
+    ),
 ]
 
 
 @expand_options
 def balls_command(
     source: options.InputArgument,
-    metric: MetricOptions,
+    metric: ImageMetricOptions,
     files: ImageFileOptions,
     at: PointsOption = None,
     output: Annotated[
@@ -38,14 +42,17 @@ def balls_command(
     ] = None,
     ball: Annotated[str, typer.Option("--ball", help="Type of unit ball: tangent, geodesic or both.")] = "both",
     samples: Annotated[
-        int, typer.Option("--samples", "-k", min=0, max=99, help="Draw k² samples per ball; 0 for none.")
+        int,
+        typer.Option(
+            "--samples", "-k", min=0, max=99, help="Kernel size k: k² samples drawn per ball. Default: 0, none."
+        ),
     ] = 0,
     stencil: Annotated[
         StencilName | None,
         typer.Option("--stencil", help="Sampling pattern of a ball. Default: onion if k is odd, otherwise polar."),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Show the whole image instead of the region around the pixels.")
+        bool, typer.Option("--whole", help="Whole image instead of the region around the pixels.")
     ] = False,
 ) -> None:
     """Plot the unit balls of an image's metric and print their parameters.
@@ -77,7 +84,7 @@ def balls_command(
         image = np.moveaxis(image, data.channel_axis, -1)
     with console.status(Text(f"drawing {target}")):
         field = metric.function("gradient", "reflect")(x)
-        sampled = stencils.chosen(name, samples)(2) if samples else None
+        sampled = stencils.stencil_factory(name, samples)(2) if samples else None
         figure = _draw(image, field, points, types, sampled, whole)
         with writing(target) as temporary:
             figure.savefig(temporary)

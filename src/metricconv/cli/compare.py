@@ -16,24 +16,26 @@ from matplotlib.figure import Figure
 from .. import filters
 from .._errors import UserError
 from .._files import versions, write_table, writing
+from .._images import psnr
 from .._options import expand_options
-from ..experiments.photographs import psnr
 from ..io import images
 from ..io.image_data import ImageData, spatial_shape
 from ..viz import canvas
 from . import options
 from .console import console, print_line, results
-from .options import FilterOptions, ImageFileOptions, Method, MetricName, MetricOptions
+from .options import FilterOptions, ImageFileOptions, ImageMetricOptions, Method, MetricName
+
+__all__ = ["FilterResult", "compare_command", "filters_to_compare"]
 
 # Defaults tuned for Gaussian noise of σ = 0.1.
 _TUNED = {
-    Method.tangent: MetricOptions(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
-    Method.geodesic: MetricOptions(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
+    Method.tangent: ImageMetricOptions(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
+    Method.geodesic: ImageMetricOptions(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FilterResult:
     """The result of one filter and its distance to the clean image."""
 
     method: str
@@ -46,7 +48,7 @@ class Row:
 @expand_options
 def compare_command(
     source: options.InputArgument,
-    metric: MetricOptions,
+    metric: ImageMetricOptions,
     files: ImageFileOptions,
     clean: Annotated[
         Path | None, typer.Option("--clean", help="Clean reference image; IN is then the noisy image.")
@@ -85,9 +87,9 @@ def compare_command(
     inputs = tuple(path for path in (source, clean) if path is not None)
     options.check_figure_path(target, force=files.force, inputs=inputs)
     if table is not None:
+        if table.suffix.lower() != ".csv":
+            raise UserError(f"--csv {table}: cannot write {table.suffix or 'a file without suffix'}, expected .csv")
         images.check_output(table, force=files.force, inputs=inputs)
-        if table.absolute() == target.absolute():
-            raise UserError(f"--csv {table}: is also the path of the figure")
     data = files.read(source)
     if len(data.spatial) != 2 or min(data.spatial) < 7:
         raise UserError(f"{source}: expected an image of at least 7 × 7 pixels, got {data.spatial}")
@@ -117,7 +119,7 @@ def compare_command(
     print_line(f"wrote {target}" + (f" and {table}" if table else ""))
 
 
-def filters_to_compare(samples: int, given: MetricOptions, seed: int) -> dict[str, FilterOptions]:
+def filters_to_compare(samples: int, given: ImageMetricOptions, seed: int) -> dict[str, FilterOptions]:
     """Return the filters to compare, by name: the baselines, with two sizes of box, and both unit balls."""
     odd = samples + 1 - samples % 2  # a grid has a central pixel
     return {
@@ -131,10 +133,10 @@ def filters_to_compare(samples: int, given: MetricOptions, seed: int) -> dict[st
     }
 
 
-def _tuned(method: Method, given: MetricOptions) -> MetricOptions:
+def _tuned(method: Method, given: ImageMetricOptions) -> ImageMetricOptions:
     """Return the tuned defaults of the method, overridden by the options given."""
     # Defaults tuned for one metric do not apply to another.
-    start = _TUNED[method] if given.name in (None, _TUNED[method].name) else MetricOptions(given.name)
+    start = _TUNED[method] if given.name in (None, _TUNED[method].name) else ImageMetricOptions(given.name)
     changes = {key: value for key, value in dataclasses.asdict(given).items() if value is not None}
     if given.name is None and start.name != "gradient":
         changes.pop("eps_omega", None)
@@ -168,12 +170,12 @@ def _corner(image: np.ndarray, channel_axis: int | None) -> np.ndarray:
     return image[tuple(slice(None) if axis == channels else slice(16) for axis in range(image.ndim))]
 
 
-def _row(method: str, clean: np.ndarray, image: np.ndarray, channel_axis: int | None, seconds: float) -> Row:
+def _row(method: str, clean: np.ndarray, image: np.ndarray, channel_axis: int | None, seconds: float) -> FilterResult:
     ssim = skimage.metrics.structural_similarity(clean, image, data_range=1.0, channel_axis=channel_axis)
-    return Row(method, image, psnr(clean, image), float(ssim), seconds)
+    return FilterResult(method, image, psnr(clean, image), float(ssim), seconds)
 
 
-def _table(rows: list[Row]) -> rich.table.Table:
+def _table(rows: list[FilterResult]) -> rich.table.Table:
     table = rich.table.Table()
     for name in ("filter", "PSNR (dB)", "SSIM", "seconds"):
         table.add_column(name, justify="left" if name == "filter" else "right")
@@ -185,7 +187,7 @@ def _table(rows: list[Row]) -> rich.table.Table:
     return table
 
 
-def _plot(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Figure:
+def _plot(rows: list[FilterResult], clean: np.ndarray, channel_axis: int | None) -> Figure:
     """Plot the result of each filter, the best in bold, and the clean image last."""
     columns = 3
     lines = math.ceil((len(rows) + 1) / columns)
@@ -205,7 +207,9 @@ def _plot(rows: list[Row], clean: np.ndarray, channel_axis: int | None) -> Figur
     return figure
 
 
-def _csv_row(row: Row, source: Path, clean: Path | None, noise: float, seed: int, samples: int) -> dict[str, object]:
+def _csv_row(
+    row: FilterResult, source: Path, clean: Path | None, noise: float, seed: int, samples: int
+) -> dict[str, object]:
     return {
         "image": source.name,
         "method": row.method,

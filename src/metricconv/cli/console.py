@@ -3,6 +3,8 @@
 import rich.console
 from rich.text import Text
 
+__all__ = ["console", "print_error", "print_line", "results"]
+
 # Progress and notes.
 console = rich.console.Console(stderr=True)
 results = rich.console.Console()

@@ -13,7 +13,10 @@ import metricconv as mc
 
 from .._files import versions
 from .._torchvision import TorchvisionError, import_torchvision
+from . import external
 from .console import results
+
+__all__ = ["EXTRAS", "devices", "doctor_command", "missing_experiments", "missing_reason", "run_convolution"]
 
 # Modules that each extra installs.
 EXTRAS = {
@@ -22,7 +25,6 @@ EXTRAS = {
     "cli": ("typer", "imagecodecs", "tifffile"),
     "large": ("dask", "zarr"),
     "app": ("gradio",),
-    "experiments": ("torchvision", "lightning", "torchmetrics"),
 }
 
 
@@ -38,17 +40,25 @@ def doctor_command() -> None:
     results.print(table)
     backends = {backend.name: backend.missing for backend in mc.backend_report().backends}
     _print_states("backend", "ready", backends)
-    _print_states("extra", "installed", {name: lack(name, modules) for name, modules in EXTRAS.items()})
+    extras = {name: missing_reason(f"metricconv[{name}]", modules) for name, modules in EXTRAS.items()}
+    _print_states("extra", "installed", extras | {"experiments": missing_experiments()})
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    problem = trial(device)
+    problem = run_convolution(device)
     state = Text(problem, "red") if problem else Text("works", "green")
     results.print(Text.assemble(f"a metric convolution on {device}, forward and backward: ", state), soft_wrap=True)
     if problem:
         raise typer.Exit(1)
 
 
-def lack(extra: str, modules: Iterable[str]) -> str | None:
-    """Return why an extra cannot be used, None if all its modules can be imported."""
+def missing_experiments() -> str | None:
+    """Return why ``metricconv reproduce`` cannot be used, None if it can."""
+    if not external.entry_points("reproduce"):
+        return external.EXPERIMENTS_MISSING
+    return missing_reason("./experiments", ("torchvision", "lightning", "torchmetrics"))
+
+
+def missing_reason(requirement: str, modules: Iterable[str]) -> str | None:
+    """Return why a requirement cannot be used, None if all its modules can be imported."""
     for module in modules:
         try:
             with warnings.catch_warnings():
@@ -60,7 +70,7 @@ def lack(extra: str, modules: Iterable[str]) -> str | None:
         except TorchvisionError as error:
             return str(error)
         except ModuleNotFoundError as error:
-            return f"{error.name} is not installed; pip install 'metricconv[{extra}]'"
+            return f"{error.name} is not installed; pip install '{requirement}'"
         except Exception as error:  # such as a compiled extension built for another Python version
             return f"{module} cannot be imported ({' '.join(str(error).split())})"
     return None
@@ -79,7 +89,7 @@ def devices() -> dict[str, str]:
     return found
 
 
-def trial(device: str) -> str:
+def run_convolution(device: str) -> str:
     """Run a small layer forward and backward; return the error, empty if there is none."""
     try:
         layer = mc.nn.MetricConv2d(2, 3, 3, padding=1, device=device)

@@ -1,6 +1,7 @@
 """``metricconv filter``: filter an image or a folder of images."""
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,16 +23,48 @@ from .._errors import UserError, out_of_memory_as_user_error
 from .._options import expand_options
 from ..io import images
 from .console import console, print_error, print_line
-from .mounts import load
+from .external import import_extra
 from .options import FilterOptions, ImageFileOptions
+
+__all__ = [
+    "SchedulerOption",
+    "SkipExistingOption",
+    "TileOption",
+    "filter_command",
+    "filter_file",
+    "filter_folder",
+]
+
+_ADDRESS = re.compile(r"(?:tcp|tls)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})", re.ASCII)
 
 TileOption = Annotated[
     int | None,
     typer.Option(
         "--tile",
         min=16,
+        max=2**20,
         help="Side length of tiles in pixels, for .zarr, .tif or .npy larger than memory. Default: 1024 for .zarr, "
         "no tiles for other files.",
+        rich_help_panel="Files",
+    ),
+]
+
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Address of a dask.distributed scheduler, such as tcp://host:8786, whose workers filter the tiles of a "
+        ".zarr.",
+        rich_help_panel="Files",
+    ),
+]
+
+SkipExistingOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-existing",
+        help="Skip images of a folder whose output exists, to resume an interrupted run.",
         rich_help_panel="Files",
     ),
 ]
@@ -46,12 +79,14 @@ def filter_command(
     filter_options: FilterOptions,
     files: ImageFileOptions,
     tile: TileOption = None,
+    skip_existing: SkipExistingOption = False,
+    scheduler: SchedulerOption = None,
 ) -> None:
     """Smooth an image by averaging over metric unit balls.
 
     The metric is computed from the image. Baselines average over other supports: box, dilated, interpolated, random.
 
-    IN is an image (PNG, TIFF, JPEG, …), an array (.npy, .zarr) or a folder of images; grey or color, 8 or 16 bits or
+    IN is an image (PNG, TIFF, JPEG, …), an array (.npy, .zarr) or a folder of images; gray or color, 8 or 16 bits or
     floats, 2-D or a volume. OUT keeps the bit depth (1 bit becomes 8), alpha channel and color profile of IN. Tiles can
     be read from and written to .zarr, .tif and .npy; a .zarr is always filtered in tiles.
 
@@ -62,15 +97,20 @@ def filter_command(
     * `metricconv filter scans/ smooth/ --method geodesic`
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
     * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
+    * `metricconv filter big.zarr out.zarr --scheduler tcp://host:8786` (on a cluster)
     """
     filter_options.keywords()  # raises for invalid combinations before anything is read
+    if skip_existing and (files.force or not source.is_dir()):
+        raise UserError("--skip-existing: requires that IN is a folder, and cannot be combined with --force")
+    if scheduler is not None:
+        _check_scheduler(scheduler, source, output)
     if tile is not None or images.is_zarr(source) or images.is_zarr(output):
-        tiled_filter = load("metricconv.cli.tiled_filter", "large")
+        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
         with _bar() as progress:
-            tiled_filter.filter_tiled(source, output, filter_options, files, tile or 1024, progress)
+            tiled_filter.filter_tiled(source, output, filter_options, files, tile or 1024, progress, scheduler)
         print_line(f"wrote {output}")
     elif source.is_dir():
-        filter_folder(source, output, filter_options, files)
+        filter_folder(source, output, filter_options, files, skip_existing)
     else:
         images.check_output(output, force=files.force, inputs=(source,))
         with _bar() as progress:
@@ -100,13 +140,23 @@ def filter_file(
         images.write(output, image.with_values(values), force=files.force)
 
 
-def filter_folder(source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions) -> None:
-    """Filter all images of a folder; failures do not stop the others, but the exit code is 1."""
-    found = sorted(path for path in source.iterdir() if path.suffix.lower() in images.SUFFIXES and path.is_file())
+def filter_folder(
+    source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions, skip_existing: bool
+) -> None:
+    """Filter all images of a folder; failures do not stop the others, but the exit code is 1.
+
+    Hidden files are ignored: they may be temporary files of an interrupted run.
+    """
+    visible = (path for path in source.iterdir() if not path.name.startswith("."))
+    found = sorted(path for path in visible if path.suffix.lower() in images.SUFFIXES and path.is_file())
     if not found:
         raise UserError(f"{source}: contains no images ({' '.join(images.SUFFIXES)})")
     if not output.is_dir() and (output.exists() or output.suffix.lower() in images.SUFFIXES):
         raise UserError(f"{output}: must be a folder because IN is one")
+    existing = [path for path in found if skip_existing and (output / path.name).exists()]
+    if existing:
+        print_line(f"skipped {len(existing)} of {len(found)} images that exist in {output}")
+        found = [path for path in found if path not in existing]
     for path in found:
         images.check_output(output / path.name, force=files.force, inputs=(path,))
     failed = 0
@@ -125,6 +175,15 @@ def filter_folder(source: Path, output: Path, filter_options: FilterOptions, fil
     print_line(f"wrote {len(found) - failed} of {len(found)} images to {output}")
     if failed:
         raise typer.Exit(1)
+
+
+def _check_scheduler(address: str, source: Path, output: Path) -> None:
+    """Check the form of a scheduler's address, and that several processes can read IN and write OUT."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found[1]) < 2**16:
+        raise UserError(f"--scheduler {address}: must be an address such as tcp://host:8786")
+    if not images.is_zarr(source) or not images.is_zarr(output):
+        raise UserError(f"--scheduler {address}: requires that IN and OUT are .zarr")
 
 
 def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:

@@ -12,11 +12,26 @@ import typer
 
 from .._errors import UserError
 from .._interpolation import PADDING_MODES
-from ..filters import METRICS
+from ..filters._limits import MAX_SIDE
 from ..io import images
 from ..io.image_data import ImageData
-from ..metrics import Metric
+from ..metrics import IMAGE_METRICS, Metric
 from ..stencils import STENCILS
+
+__all__ = [
+    "FilterOptions",
+    "ImageFileOptions",
+    "ImageMetricOptions",
+    "InputArgument",
+    "Method",
+    "MetricName",
+    "Padding",
+    "SamplesOption",
+    "SeedOption",
+    "StencilName",
+    "check_figure_path",
+    "check_stencil",
+]
 
 
 class Method(StrEnum):
@@ -30,11 +45,11 @@ class Method(StrEnum):
     random = "random"
 
 
-# Choices come from the library. mypy does not know them, so a member is written MetricName("edge").
-MetricName = StrEnum("MetricName", {name: name for name in METRICS})  # type: ignore[misc]
+# Choices come from the library. mypy cannot infer them, so a member is written MetricName("edge").
+MetricName = StrEnum("MetricName", {name: name for name in IMAGE_METRICS})  # type: ignore[misc]
 StencilName = StrEnum("StencilName", {name: name for name in STENCILS})  # type: ignore[misc]
 # The help lists the default first.
-_MODES = sorted(PADDING_MODES, key=lambda mode: (mode != "reflect", mode))
+_MODES = sorted((*PADDING_MODES, "replicate"), key=lambda mode: (mode != "reflect", mode))
 Padding = StrEnum("Padding", {mode: mode for mode in _MODES})  # type: ignore[misc]
 _REFLECT = Padding("reflect")
 
@@ -84,10 +99,11 @@ class ImageFileOptions:
 
 
 _MIN_IOTA = 1e-12  # its cube, the determinant of a volume's metric, is still a normal float32
+_MIN_SCALE = 0.1  # pixels; at smaller scales the sampled filter is the same
 
 
 @dataclasses.dataclass(frozen=True)
-class MetricOptions:
+class ImageMetricOptions:
     """Parameters of the metric computed from the image; None means the default."""
 
     name: Annotated[
@@ -104,12 +120,12 @@ class MetricOptions:
         typer.Option(
             "--iota",
             max=1e6,
-            help="Scale ι: in flat regions balls have radius 1/√ι pixels.",
+            help="Scale ι, 1e-12 to 1e6: in flat regions balls have radius 1/√ι pixels.",
             rich_help_panel=_METRIC,
         ),
     ] = None
     alpha: Annotated[
-        float | None, typer.Option("--alpha", max=1e6, help="Edge sensitivity α.", rich_help_panel=_METRIC)
+        float | None, typer.Option("--alpha", max=1e6, help="Edge sensitivity α, 0 to 1e6.", rich_help_panel=_METRIC)
     ] = None
     scale: Annotated[
         float | None,
@@ -117,7 +133,7 @@ class MetricOptions:
             "--scale",
             min=0.0,
             max=100.0,
-            help="Standard deviation σ of the Gaussian derivative filter, in pixels; 0 for a Sobel filter.",
+            help="Standard deviation σ of the Gaussian derivative filter, 0.1 to 100 pixels; 0 for a Sobel filter.",
             rich_help_panel=_METRIC,
         ),
     ] = None
@@ -144,6 +160,8 @@ class MetricOptions:
             raise UserError(f"--iota {self.iota:g}: must be at least {_MIN_IOTA:g} (balls of radius 1e6 pixels)")
         if self.alpha is not None and not self.alpha >= 0:
             raise UserError(f"--alpha {self.alpha:g}: must be at least 0")
+        if self.scale and not self.scale >= _MIN_SCALE:
+            raise UserError(f"--scale {self.scale:g}: must be 0 or at least {_MIN_SCALE:g}")
         if self.eps_omega is not None and not 0 < self.eps_omega <= 1:
             raise UserError(f"--eps-omega {self.eps_omega:g}: must be in (0, 1]")
 
@@ -165,7 +183,7 @@ class MetricOptions:
         options = {key: value for key, value in options.items() if value is not None}
         if options.get("scale") == 0:
             options["scale"] = None
-        return functools.partial(METRICS[name], padding_mode=padding_mode, **options)
+        return functools.partial(IMAGE_METRICS[name], padding_mode=padding_mode, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +195,12 @@ class FilterOptions:
         typer.Option(
             "--method",
             "-m",
-            help="Average over unit balls (tangent, geodesic) or a baseline support (box, dilated, …).",
+            help="Support to average over: unit balls (tangent, geodesic) or a baseline (box, dilated, …).",
             rich_help_panel=_FILTER,
         ),
     ] = Method.tangent
     samples: SamplesOption = 11
-    metric: MetricOptions = MetricOptions()
+    metric: ImageMetricOptions = ImageMetricOptions()
     stencil: Annotated[
         StencilName | None,
         typer.Option("--stencil", help="Sampling pattern of a ball. Default: polar.", rich_help_panel=_FILTER),
@@ -201,18 +219,22 @@ class FilterOptions:
         float | None,
         typer.Option(
             "--size",
-            help="Side length in pixels of box (default: k) or interpolated (default: 5).",
+            help="Side length in pixels of box (odd, at most 1023; default: k) or interpolated (more than 1; default: "
+            "5), at most that of the image.",
             rich_help_panel=_FILTER,
         ),
     ] = None
     dilation: Annotated[
         int | None,
         typer.Option(
-            "--dilation", min=1, help="Sample spacing of dilated, in pixels. Default: 3.", rich_help_panel=_FILTER
+            "--dilation",
+            min=1,
+            help="Sample spacing of dilated in pixels, at most the image size. Default: 3.",
+            rich_help_panel=_FILTER,
         ),
     ] = None
     center: Annotated[
-        bool, typer.Option("--center", help="Add the pixel itself to the samples of its ball.", rich_help_panel=_FILTER)
+        bool, typer.Option("--center", help="The pixel itself as one more sample of its ball.", rich_help_panel=_FILTER)
     ] = False
     padding: Annotated[
         Padding, typer.Option("--padding", help="Padding mode at image borders.", rich_help_panel=_FILTER)
@@ -252,7 +274,8 @@ class FilterOptions:
         for option, value in (("--size", self.size), ("--dilation", self.dilation)):
             if value is not None and value > max(spatial):
                 size = " × ".join(map(str, spatial))
-                raise UserError(f"{option} {value:.12g}: must be at most {max(spatial)} for {path} of {size} pixels")
+                given = f"{value:.12g}" if isinstance(value, float) else str(value)
+                raise UserError(f"{option} {given}: must be at most {max(spatial)} for {path} of {size} pixels")
 
     def _check(self) -> None:
         """Check that each option applies to the method, and its value."""
@@ -278,6 +301,8 @@ class FilterOptions:
             if not self.size.is_integer():
                 raise UserError(f"--size {self.size}: must be an integer with --method box")
             _check_odd("--size", int(self.size))
+            if self.size > MAX_SIDE:
+                raise UserError(f"--size {self.size:g}: must be at most {MAX_SIDE} with --method box")
         else:
             _check_odd("--samples", self.samples)
 

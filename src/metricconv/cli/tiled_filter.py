@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,13 +16,25 @@ from .. import large
 from .._errors import UserError
 from ..io import images, tiled
 from ..io.image_data import to_dtype
+from .external import import_extra
 from .options import FilterOptions, ImageFileOptions
+
+__all__ = ["filter_tiled"]
 
 
 def filter_tiled(
-    source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions, tile: int, progress: Progress
+    source: Path,
+    output: Path,
+    filter_options: FilterOptions,
+    files: ImageFileOptions,
+    tile: int,
+    progress: Progress,
+    scheduler: str | None = None,
 ) -> None:
-    """Filter an image in tiles of tile × tile pixels, which are read and written one by one."""
+    """Filter an image in tiles of tile × tile pixels, which are read and written one by one.
+
+    With ``scheduler``, the address of a dask.distributed scheduler, its workers read, filter and write the tiles.
+    """
     if not hasattr(large, filter_options.function):
         raise UserError(f"--method {filter_options.method}: not supported for tiles")
     if tile % tiled.TIFF_TILE_STEP:
@@ -35,14 +49,21 @@ def filter_tiled(
         colors = image.premultiplied()
         pixels, channels = colors.pixels, colors.channel_axis
         chunks = [-1 if channels is not None and a == channels % pixels.ndim else tile for a in range(pixels.ndim)]
+        tiled.check_blocks(
+            source, pixels.shape, [n if c == -1 else c for n, c in zip(pixels.shape, chunks, strict=True)]
+        )
         pixels = pixels.rechunk(chunks)
-        with _TaskProgress(progress, "computing the largest ball"):
+        computing: Callable[[Progress, str], AbstractContextManager[object]] = _TaskProgress
+        if scheduler is not None:
+            cluster = import_extra("metricconv.cli.cluster", "large").Cluster(scheduler)
+            computing = stack.enter_context(cluster).computing
+        with computing(progress, "computing the largest ball"):
             values = getattr(large, filter_options.function)(pixels, channel_axis=channels, **filter_options.keywords())
         dtype = image.pixels.dtype
         written_dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype
         filtered = image.unpremultiplied(values).map_blocks(_convert, source, dtype, dtype=written_dtype)
         filtered = filtered.rechunk(chunks[: filtered.ndim])
-        with _TaskProgress(progress, f"filter_options {source}"):
+        with computing(progress, f"filtering {source}"):
             tiled.write(output, dataclasses.replace(image, pixels=filtered), tile)
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from .._errors import UserError
 
+__all__ = ["Array", "ImageData", "apply_orientation", "channel_axis_of", "spatial_shape", "split_opacity", "to_dtype"]
+
 # A NumPy or dask array.
 Array = Any
 # By EXIF and TIFF orientation: whether to transpose rows and columns, then the step along rows and along columns.
@@ -30,7 +32,7 @@ class ImageData:
 
     Args:
         pixels: (H, W) or (D, H, W), with channels along ``channel_axis`` if given; any real dtype.
-        channel_axis: axis of the channels, None for a grey image.
+        channel_axis: axis of the channels, None for a gray image.
         opacity: alpha channel, of shape (H, W) or (D, H, W). Colors are filtered with it as weight; it is not filtered.
         profile: ICC color profile.
         extra: number of channels after red, green and blue.

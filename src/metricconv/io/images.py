@@ -24,9 +24,28 @@ import tifffile
 from numpy.typing import NDArray
 
 from .._errors import UserError
-from .._files import writing
+from .._files import check_replaceable, writing
 from . import tiff
 from .image_data import ImageData, apply_orientation, channel_axis_of, spatial_shape, split_opacity, to_dtype
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "MAX_PIXELS",
+    "SUFFIXES",
+    "check_dtype",
+    "check_finite_pixels",
+    "check_format",
+    "check_opacity",
+    "check_output",
+    "check_result",
+    "check_size",
+    "hidden_warnings",
+    "is_zarr",
+    "out_of_range",
+    "read",
+    "write",
+]
 
 # Default limit of pixels per file: about 2 GB as floats.
 MAX_PIXELS = 100_000_000
@@ -62,8 +81,11 @@ FORMATS = {
 # Formats read from folders, and written from memory.
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix != ".zarr")
 _WITH_AXES = (".npy", ".tif", ".tiff", ".zarr")
-# Hide libpng's warnings about unusual chunks unless logging is configured.
-logging.getLogger("imagecodecs").addHandler(logging.NullHandler())
+# Hide warnings about damaged files and unusual chunks unless logging is configured: errors are raised.
+for _name in ("imagecodecs", "tifffile"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+# Pillow's readers of these files. Its others are not used, whatever a file contains: that of EPS starts Ghostscript.
+_PILLOW_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
 # Color modes converted to RGB, for which their ICC profile is not valid.
 _CONVERTED_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
 
@@ -79,16 +101,9 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> I
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
-    suffix = path.suffix.lower()
     try:
-        if suffix == ".npy":
-            image = _read_npy(path, axes, max_pixels)
-        elif suffix in (".tif", ".tiff"):
-            image = _read_tiff(path, axes, max_pixels)
-        else:
-            if axes is not None:
-                raise UserError(f"axes {axes!r}: supported only for {', '.join(_WITH_AXES)}, got {path}")
-            image = _read_image(path, max_pixels)
+        with hidden_warnings():
+            image = _read(path, axes, max_pixels)
     except UserError:
         raise
     except PIL.UnidentifiedImageError:
@@ -99,10 +114,29 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> I
     check_dtype(path, pixels.dtype)
     if not pixels.size:
         raise UserError(f"{path}: is empty")
-    check_finite(path, pixels)
+    check_finite_pixels(path, pixels)
     if image.opacity is not None:
         check_opacity(path, image.opacity)
     return dataclasses.replace(image, pixels=pixels.astype(pixels.dtype.newbyteorder("="), copy=False))
+
+
+def _read(path: Path, axes: str | None, max_pixels: int) -> ImageData:
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return _read_npy(path, axes, max_pixels)
+    if suffix in (".tif", ".tiff"):
+        return _read_tiff(path, axes, max_pixels)
+    if axes is not None:
+        raise UserError(f"axes {axes!r}: supported only for {', '.join(_WITH_AXES)}, got {path}")
+    return _read_image(path, max_pixels, _PILLOW_FORMATS)
+
+
+@contextlib.contextmanager
+def hidden_warnings() -> Iterator[None]:
+    """Hide warnings about damaged files, which raise an error anyway."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def write(path: Path, image: ImageData, *, force: bool = False) -> None:
@@ -143,6 +177,8 @@ def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> N
         raise UserError(f"{path}: is a folder, expected a file")
     if path.is_file() and is_zarr(path):
         raise UserError(f"{path}: is a file, expected a .zarr folder")
+    if not is_zarr(path):
+        check_replaceable(path)
     if force or not os.path.lexists(path):
         return
     if any(given.exists() and path.exists() and path.samefile(given) for given in inputs):
@@ -156,7 +192,7 @@ def check_dtype(path: Path, dtype: np.dtype[Any]) -> None:
         raise UserError(f"{path}: dtype {dtype} is not supported, expected real numbers of at most 64 bits")
 
 
-def check_finite(path: Path, pixels: NDArray[Any]) -> None:
+def check_finite_pixels(path: Path, pixels: NDArray[Any]) -> None:
     """Check that pixels are finite."""
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise UserError(f"{path}: contains NaN or infinite values")
@@ -166,7 +202,7 @@ def check_opacity(path: Path, opacity: NDArray[Any]) -> None:
     """Check that the opacity is finite and not negative."""
     if not (opacity >= 0).all():
         raise UserError(f"{path}: opacity must be finite and at least 0")
-    check_finite(path, opacity)
+    check_finite_pixels(path, opacity)
 
 
 def check_result(path: Path, values: NDArray[Any]) -> None:
@@ -216,8 +252,8 @@ def check_size(path: Path, spatial: tuple[int, ...], max_pixels: int) -> None:
     count = int(np.prod(spatial, dtype=object))
     if count > max_pixels:
         raise UserError(
-            f"{path}: {' × '.join(map(str, spatial))} pixels exceed the limit of {max_pixels}; raise it by "
-            "--max-pixels or filter in tiles by --tile"
+            f"{path}: {' × '.join(map(str, spatial))} pixels exceed the limit of {max_pixels}",
+            "raise it by --max-pixels or filter in tiles by --tile",
         )
 
 
@@ -239,14 +275,14 @@ def _read_tiff(path: Path, axes: str | None, max_pixels: int) -> ImageData:
     with tifffile.TiffFile(path) as file:
         series = tiff.only_series(path, file)
         if tiff.is_palette(series):
-            return _read_image(path, max_pixels)
+            return _read_image(path, max_pixels, ("TIFF",))
         channels = tiff.channel_axis(path, series, axes)
         check_size(path, spatial_shape(series.shape, channels), max_pixels)
         return tiff.to_image_data(series, series.asarray(), channels)
 
 
-def _read_image(path: Path, max_pixels: int) -> ImageData:
-    with _pixel_limit(path, max_pixels), PIL.Image.open(path) as image:
+def _read_image(path: Path, max_pixels: int, formats: tuple[str, ...]) -> ImageData:
+    with _pixel_limit(path, max_pixels), PIL.Image.open(path, formats=formats) as image:
         check_size(path, (image.height, image.width), max_pixels)
         frames = getattr(image, "n_frames", 1)
         if frames > 1 and image.format != "MPO":  # phones store the photograph first, then auxiliary images
@@ -266,7 +302,7 @@ def _read_image(path: Path, max_pixels: int) -> ImageData:
 
 
 def _decode(image: PIL.Image.Image) -> NDArray[Any]:
-    """Return the pixels read by Pillow as grey or RGB, with opacity if present."""
+    """Return the pixels read by Pillow as gray or RGB, with opacity if present."""
     if image.mode == "I" and image.format == "PPM":  # at most 16 bits, scaled to 16
         return np.asarray(image).astype(np.uint16)
     modes = dict.fromkeys((*_CONVERTED_MODES, "P"), "RGB") | {"1": "L", "PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
@@ -280,11 +316,10 @@ def _pixel_limit(path: Path, max_pixels: int) -> Iterator[None]:
     previous, PIL.Image.MAX_IMAGE_PIXELS = PIL.Image.MAX_IMAGE_PIXELS, max_pixels
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
             warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
             yield
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
-        raise UserError(f"{path}: exceeds the limit of {max_pixels} pixels; raise it by --max-pixels") from None
+        raise UserError(f"{path}: exceeds the limit of {max_pixels} pixels", "raise it by --max-pixels") from None
     finally:
         PIL.Image.MAX_IMAGE_PIXELS = previous
 

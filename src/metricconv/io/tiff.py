@@ -10,6 +10,8 @@ import tifffile
 from .._errors import UserError
 from .image_data import Array, ImageData, apply_orientation, channel_axis_of, split_opacity
 
+__all__ = ["channel_axis", "is_palette", "only_series", "to_image_data", "write_options"]
+
 _PHOTOMETRIC = tifffile.PHOTOMETRIC
 # Supported photometric interpretations; YCbCr is decoded to RGB where the compression is JPEG.
 _PLAIN = (_PHOTOMETRIC.MINISBLACK, _PHOTOMETRIC.MINISWHITE, _PHOTOMETRIC.RGB)
@@ -37,7 +39,7 @@ def channel_axis(path: Path, series: tifffile.TiffPageSeries, axes: str | None) 
     page = series.keyframe
     jpeg = page.photometric == _PHOTOMETRIC.YCBCR and page.compression in _JPEG
     if page.photometric not in _PLAIN and not jpeg:
-        raise UserError(f"{path}: {_PHOTOMETRIC(page.photometric).name} colors are not supported, expected grey or RGB")
+        raise UserError(f"{path}: {_PHOTOMETRIC(page.photometric).name} colors are not supported, expected gray or RGB")
     if _white_is_zero(page) and series.dtype.kind not in "ub":
         raise UserError(f"{path}: {series.dtype} with white as minimum is not supported, expected black")
     if tifffile.EXTRASAMPLE.ASSOCALPHA in page.extrasamples:
@@ -78,5 +80,5 @@ def write_options(image: ImageData) -> dict[str, Any]:
 
 
 def _white_is_zero(page: tifffile.TiffPage) -> bool:
-    """Return whether the tag says so. Without the tag tifffile assumes it, but most readers do not."""
+    """Return whether the tag states that 0 is white. Without the tag tifffile assumes it, but most readers do not."""
     return bool(page.tags.valueof("PhotometricInterpretation") == _PHOTOMETRIC.MINISWHITE)

@@ -2,8 +2,11 @@
 
 import contextlib
 import dataclasses
+import math
+import platform
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,15 @@ from .._errors import UserError
 from .._files import writing
 from . import images, tiff
 from .image_data import ImageData, channel_axis_of
-from .images import check_dtype, check_finite, check_opacity, check_output, is_zarr
+from .images import check_dtype, check_finite_pixels, check_opacity, check_output, is_zarr
+
+__all__ = ["SUFFIXES", "TIFF_TILE_STEP", "check_blocks", "check_format", "check_paths", "open_image", "write"]
 
 SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
 # Maximum chunk size in bytes; chunks are decoded whole.
 _MAX_CHUNK_BYTES = 2**30
+# Maximum number of chunks or tiles: the task graph takes about 1 kB for each.
+_MAX_BLOCKS = 2**20
 # The sides of TIFF tiles are multiples of this.
 TIFF_TILE_STEP = 16
 
@@ -56,17 +63,8 @@ def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack) -> Ima
     if not is_zarr(path) and suffix not in SUFFIXES:
         raise UserError(f"{path}: tiles can only be read from {', '.join(SUFFIXES)}")
     try:
-        if is_zarr(path):
-            pixels = _from_zarr(path, zarr.open(path, mode="r"))
-            image = ImageData(pixels, channel_axis_of(pixels.shape, axes, path))
-        elif suffix == ".npy":
-            pixels = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
-            image = ImageData(pixels, channel_axis_of(pixels.shape, axes, path))
-        else:
-            series = tiff.only_series(path, stack.enter_context(tifffile.TiffFile(path)))
-            channels = tiff.channel_axis(path, series, axes)
-            store = stack.enter_context(series.aszarr(level=0))
-            image = tiff.to_image_data(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
+        with images.hidden_warnings():
+            image = _open(path, axes, stack)
     except UserError:
         raise
     except Exception as error:  # decoders raise many kinds of errors on broken files
@@ -83,8 +81,22 @@ def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack) -> Ima
     return dataclasses.replace(image, pixels=pixels, opacity=opacity)
 
 
+def _open(path: Path, axes: str | None, stack: contextlib.ExitStack) -> ImageData:
+    if is_zarr(path):
+        # An absolute path, as workers of a cluster have other working folders.
+        pixels = _from_zarr(path, zarr.open(path.resolve(), mode="r"))
+        return ImageData(pixels, channel_axis_of(pixels.shape, axes, path))
+    if path.suffix.lower() == ".npy":
+        pixels = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
+        return ImageData(pixels, channel_axis_of(pixels.shape, axes, path))
+    series = tiff.only_series(path, stack.enter_context(tifffile.TiffFile(path)))
+    channels = tiff.channel_axis(path, series, axes)
+    store = stack.enter_context(series.aszarr(level=0))
+    return tiff.to_image_data(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
+
+
 def _checked_finite(pixels: NDArray[Any], path: Path) -> NDArray[Any]:
-    check_finite(path, pixels)
+    check_finite_pixels(path, pixels)
     return pixels
 
 
@@ -100,7 +112,16 @@ def _from_zarr(path: Path, opened: Any) -> da.Array:
     chunk = int(np.prod(opened.chunks, dtype=object)) * opened.dtype.itemsize
     if chunk > _MAX_CHUNK_BYTES:
         raise UserError(f"{path}: chunks {opened.chunks} have {chunk / 2**30:.1f} GB each, expected at most 1 GB")
+    check_blocks(path, opened.shape, opened.chunks)
     return da.from_array(_FileArray(path, opened), opened.chunks)
+
+
+def check_blocks(path: Path, shape: tuple[int, ...], block: Sequence[int]) -> None:
+    """Check that an array can be split into blocks of this size, before a task graph of them is built."""
+    count = math.prod(-(-n // size) for n, size in zip(shape, block, strict=True))
+    if count > _MAX_BLOCKS:
+        sizes = " × ".join(map(str, block))
+        raise UserError(f"{path}: shape {shape} has {count:.2g} blocks of {sizes}, expected at most {_MAX_BLOCKS}")
 
 
 class _FileArray:
@@ -122,7 +143,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def write(path: Path, image: ImageData, tile: int) -> None:
-    """Compute the dask arrays of an image and write them; tiles of a TIFF have tile × tile pixels."""
+    """Compute the dask arrays of an image and write them; tiles of a TIFF have at most tile × tile pixels."""
     if is_zarr(path):
         _write_zarr(path, image.pixels)
     elif path.suffix.lower() == ".npy":
@@ -144,20 +165,41 @@ def _check_replaceable(path: Path) -> None:
 def _write_zarr(path: Path, array: da.Array) -> None:
     """Write an array to a temporary folder, which replaces ``path`` when complete."""
     temporary, backup = _temporary_paths(path)
-    temporary.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(path)
+    # A folder of its own for each run: workers may still write tiles of an interrupted one.
+    store = temporary / secrets.token_hex(4)
+    store.mkdir(parents=True)
     try:
-        array.to_zarr(temporary, mode="w")
+        chunks = tuple(sizes[0] for sizes in array.chunks)
+        written = zarr.create_array(store, shape=array.shape, chunks=chunks, dtype=array.dtype)
+        target: Any = _StoredArray(path, store, written)
+        da.store(array, target, lock=False)  # each tile is a chunk
         if path.exists():
             path.resolve().rename(backup)
-        temporary.rename(path.resolve())
+        store.rename(path.resolve())
     finally:
         _restore(path)
         _clean_up(path)
 
 
+class _StoredArray:
+    """A zarr array that is written only where its folder exists: on workers that share a file system with the client.
+
+    Otherwise a worker would create the folder on its own disk, and its tiles would be missing from the result.
+    """
+
+    def __init__(self, path: Path, folder: Path, array: zarr.Array[Any]) -> None:
+        self.path, self.folder, self.array = path, folder, array
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    def __setitem__(self, index: Any, values: NDArray[Any]) -> None:
+        if not self.folder.exists():
+            raise UserError(f"{self.path}: the worker on {platform.node()} cannot find {self.folder}")
+        self.array[index] = values
+
+
 def _temporary_paths(path: Path) -> tuple[Path, Path]:
-    """Return the folder that a store is written to, and that of the store it replaces until then."""
+    """Return the folder that a store is written in, and that of the store it replaces until then."""
     path = path.resolve()
     return path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
 
@@ -187,6 +229,8 @@ def _write_npy(path: Path, array: da.Array) -> None:
 
 def _write_tiff(path: Path, image: ImageData, tile: int) -> None:
     array: da.Array = image.interleaved()
+    # Tiles are padded to full size: larger ones than the image would take memory, and exceed the limits of the format.
+    tile = min(tile, math.ceil(max(array.shape[:2]) / TIFF_TILE_STEP) * TIFF_TILE_STEP)
     with writing(path) as temporary:
         tifffile.imwrite(
             temporary,

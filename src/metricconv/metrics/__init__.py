@@ -1,10 +1,11 @@
-"""What a metric is: value objects over a field of pixels, in any dimension."""
+"""Metrics: fields of norms over the pixels of an image, in any dimension, as values."""
 
-from .base import Metric
+from ._geodesics import exp_map, geodesics
+from .base import Metric, check_positive
 from .eikonal import geodesic_distance
 from .fit import RandersFit, fit_randers
-from .flow import check_positive, exp_map, geodesics, smoothed
-from .from_image import edge_metric, gradient_metric, structure_metric
+from .flow import smoothed
+from .from_image import IMAGE_METRICS, edge_metric, gradient_metric, image_metric, structure_metric
 from .parametrizations import PARAMETRIZATIONS, Cholesky, Parametrization, Spectral6, Spectral7
 from .randers import Randers
 from .riemannian import Riemannian
@@ -21,6 +22,8 @@ __all__ = [
     "gradient_metric",
     "edge_metric",
     "structure_metric",
+    "IMAGE_METRICS",
+    "image_metric",
     "geodesics",
     "exp_map",
     "geodesic_distance",

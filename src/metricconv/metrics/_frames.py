@@ -1,8 +1,8 @@
-"""Frames: from raw numbers to the d axes of an ellipsoid.
+"""Frames: maps from raw parameters to the d axes of an ellipsoid.
 
-A frame is d vectors r_k whose matrix U = (r_1 | … | r_d) has UᵀU ≤ I: orthonormal wherever the raw numbers name d
-directions, shorter where they do not (r = 0, a singular matrix). A spectral metric reads M = UΛUᵀ + λ̄(I − UUᵀ), with λ̄
-the mean eigenvalue: exact for an orthonormal frame, and in every case with a spectrum inside [min λ_k, max λ_k].
+A frame consists of d vectors r_k whose matrix U = (r_1 | … | r_d) satisfies UᵀU ≤ I. It is orthonormal unless the raw
+parameters are degenerate (r = 0, a singular matrix). A spectral metric is M = UΛUᵀ + λ̄(I − UUᵀ), with λ̄ the mean
+eigenvalue. This is exact for an orthonormal frame, and its spectrum is always in [min λ_k, max λ_k].
 """
 
 import math
@@ -15,18 +15,19 @@ from torch import Tensor
 from .. import _checks
 from ._symmetric import planes
 
-# Vectors shorter than this name no direction. It also bounds the frame's derivatives, by its inverse.
+# Vectors shorter than this are degenerate. Derivatives of the frame are bounded by the inverse.
 _SHORTEST_VECTOR = 1e-4
-# The same for the columns of a matrix whose entries are at most 1. Gram–Schmidt in float32 needs room above 6e-8.
+# The same for columns of a matrix with entries of at most 1; well above the rounding error 6e-8 of float32.
 _SHORTEST_COLUMN = 1e-3
 
 
 class Frame(NamedTuple):
-    """A way to write a frame in raw numbers.
+    """A parametrization of a frame.
 
     Attributes:
-        start: d → the raw numbers for which r_k is the k-th axis of the image; as many as the frame takes.
-        axes: raw numbers (B, G, n, *spatial) and d → the vectors r_k, each broadcastable to (B, G, d, *spatial).
+        start: function from d to the raw parameters for which r_k is the k-th axis of the image.
+        axes: function from raw parameters (B, G, n, *spatial) and d to the vectors r_k, each broadcastable to
+            (B, G, d, *spatial).
     """
 
     start: Callable[[int], list[float]]
@@ -34,14 +35,14 @@ class Frame(NamedTuple):
 
 
 def _vector_axes(raw: Tensor, dim: int) -> list[Tensor]:
-    """Take r / √(|r|² + ε²) and its quarter turn (2-D only), with no preferred direction at r = 0."""
+    """Return r / √(|r|² + ε²), and the same rotated by 90° (2-D only); both are 0 at r = 0."""
     unit = raw / (raw.square().sum(2, keepdim=True) + _SHORTEST_VECTOR**2).sqrt()
     first, second = unit.unbind(2)
     return [unit, torch.stack([-second, first], 2)]
 
 
 def _skew_axes(raw: Tensor, dim: int) -> list[Tensor]:
-    """Take the columns of exp(S), S skew-symmetric with entries π tanh(raw/π)."""
+    """Return the columns of exp(S), S skew-symmetric with entries π tanh(raw/π)."""
     generators = raw.new_zeros(raw.shape[2], dim, dim)
     for generator, (i, j) in zip(generators, planes(dim), strict=True):
         generator[i, j], generator[j, i] = -1, 1
@@ -53,7 +54,7 @@ def _skew_axes(raw: Tensor, dim: int) -> list[Tensor]:
 def _exponential(skew: Tensor) -> Tensor:
     """Return exp of matrices whose entries are at most π, by a power series and repeated squaring.
 
-    torch.matrix_exp sorts a batch by norm to choose how: a pixel's rotation would then depend on its neighbours.
+    torch.matrix_exp selects its algorithm by the norms in a batch, so results of a pixel would depend on other pixels.
     """
     dim = skew.shape[-1]
     eye = torch.eye(dim, dtype=skew.dtype, device=skew.device)
@@ -67,12 +68,12 @@ def _exponential(skew: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b, which autocast would round to half precision."""
+    """Return a @ b, without the rounding to half precision of ``@`` under autocast."""
     return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
 
 
 def _givens_axes(raw: Tensor, dim: int) -> list[Tensor]:
-    """Take the columns of a product of planar rotations, one angle for each pair of axes."""
+    """Return the columns of a product of planar rotations, with one angle per pair of axes."""
     axes = _image_axes(raw, dim)
     for angle, (i, j) in zip(raw.split(1, 2), planes(dim), strict=True):
         cos, sin = angle.cos(), angle.sin()
@@ -81,17 +82,18 @@ def _givens_axes(raw: Tensor, dim: int) -> list[Tensor]:
 
 
 def _qr_axes(raw: Tensor, dim: int) -> list[Tensor]:
-    """Take the columns of U = A R⁻¹, RᵀR = AᵀA + ε²I, for the matrix A written row by row.
+    """Return the columns of U = A R⁻¹, RᵀR = AᵀA + ε²I, for a matrix A in row-major order.
 
-    U is the upper half of the orthonormal factor of (A ; εI), whose columns are never dependent: that makes UᵀU ≤ I for
-    every A. Column k alone reaches row k of the lower half when its turn comes, so what is left of it is never 0.
+    U is the upper half of the orthonormal factor of (A ; εI), whose columns are linearly independent, so UᵀU ≤ I for
+    every A. Of the columns up to k, only column k is nonzero in row k of the lower half, so it is not 0 after
+    orthogonalization.
     """
     matrix = raw / raw.abs().amax(2, keepdim=True).clamp_min(1)
     columns: list[Tensor] = []
     for k, axis in enumerate(_image_axes(raw, dim)):
         upper = matrix[:, :, k::dim]
         rest = torch.cat([upper, (_SHORTEST_COLUMN * axis).expand_as(upper)], 2)
-        for column in columns * 2:  # Gram–Schmidt, twice: once loses digits when A is nearly singular
+        for column in columns * 2:  # Gram–Schmidt, twice for accuracy if A is nearly singular
             rest = rest - (column * rest).sum(2, keepdim=True) * column
         columns.append(rest / rest.square().sum(2, keepdim=True).sqrt())
     return [column[:, :, :dim] for column in columns]
@@ -108,16 +110,16 @@ FRAMES = {
     "givens": Frame(lambda dim: [0.0] * len(planes(dim)), _givens_axes),
     "qr": Frame(lambda dim: [float(i == j) for i in range(dim) for j in range(dim)], _qr_axes),
 }
-_NOTHING_TO_ROTATE = Frame(lambda dim: [], _image_axes)
+_IDENTITY = Frame(lambda dim: [], _image_axes)
 
 
 def frame_of(name: str | None, dim: int) -> Frame:
-    """Return the frame of that name; by default the vector in 2-D, QR beyond, and in 1-D the only axis there is."""
+    """Return the frame of a name. Default: "vector" in 2-D, "qr" in higher dimensions, the single axis in 1-D."""
     if name is None:
-        return _NOTHING_TO_ROTATE if dim == 1 else FRAMES["vector" if dim == 2 else "qr"]
+        return _IDENTITY if dim == 1 else FRAMES["vector" if dim == 2 else "qr"]
     _checks.one_of(name, FRAMES, "frame")
     if dim == 1:
-        raise ValueError(f"`frame` (={name!r}) must be None for `dim` (=1), where nothing can be rotated")
+        raise ValueError(f"`frame` (={name!r}) must be None for `dim` (=1), where there are no rotations")
     if name == "vector" and dim != 2:
-        raise ValueError(f"`frame` (={name!r}) needs `dim` (={dim}) to be 2: one vector makes no frame beyond")
+        raise ValueError(f"`frame` (={name!r}) requires `dim` (={dim}) to be 2")
     return FRAMES[name]

@@ -1,14 +1,14 @@
-"""Geodesic distance on a grid: how far every pixel is from a source, as a metric measures it.
+"""Geodesic distance maps on a grid, by iteration of the Hopf-Lax formula.
 
-The distance d(x) = min ∫F(γ, γ̇) over curves γ from the source to x obeys Hopf and Lax's principle on any closed surface
-around x: d(x) = min_y d(y) + d(y, x). Here the surface is the square (in 3-D the cube) of nodes m steps away, cut into
-simplices; on each of them d is taken to be linear and the way to x straight, through the mean of the metrics at its
-ends, which leaves a minimum in closed form:
+The distance d(x) = min ∫F(γ, γ̇) over curves γ from the source to x satisfies, for any closed surface around x,
+d(x) = min_y d(y) + d(y, x) over points y of the surface. The surface is the square (in 3-D the cube) of nodes m steps
+away, divided into simplices. On each simplex, d is assumed to be linear, and the path to x is assumed to be straight,
+with the mean of the metrics at both ends. The minimum then has a closed form:
 
     min_λ  aᵀλ + √(D + (λ − λ₀)ᵀC(λ − λ₀))    at    λ = λ₀ − C⁻¹a √(D / (1 − aᵀC⁻¹a)).
 
-All nodes are renewed at once until none changes, as often as the longest path has steps. This is a solver to measure
-with and to trace paths, not a layer: it is neither differentiable nor fast.
+All nodes are updated in parallel until none changes, which takes as many rounds as the longest path has steps. The
+solver is neither differentiable nor fast.
 """
 
 import dataclasses
@@ -21,13 +21,15 @@ from torch import Tensor
 from .. import _checks
 from .._checks import Vectors
 from . import _symmetric
-from .base import Metric
-from .flow import check_known, check_positive
+from .base import Metric, check_positive
+from .flow import check_geodesics_supported
 
-# Stands for a distance that is not known yet: its square is still a float32.
+__all__ = ["geodesic_distance"]
+
+# Initial distance; its square is finite in float32.
 _FAR = 1e15
-# Rounds between two looks at whether anything still changes, which synchronise with the device.
-_PATIENCE = 8
+# Rounds between tests for convergence, which synchronize with the device.
+_CHECK_INTERVAL = 8
 
 Node = tuple[int, ...]
 
@@ -42,34 +44,41 @@ def geodesic_distance(
     tolerance: float = 1e-6,
     max_rounds: int | None = None,
 ) -> Tensor:
-    """Return the distance of every pixel from the nearest of some points, along paths that start there.
+    """Return the geodesic distance of every pixel from the nearest of given points, along paths from the points.
 
-    The error is first order: fronts are taken to be flat between nodes, which makes distances too long. Measured 10 px
-    from a point on constant metrics, on average: 1.2 % for ``refine`` = 1 with round balls and 2.6 % with balls 3.1
-    times as long as wide, 0.8 and 1.6 % for 2, 0.2 and 0.4 % for 4, 0.05 and 0.1 % for 8. Thin balls need more: over
-    21 × 21 pixels around the point, balls 10 times as long as wide leave 7 % for 1 and 0.3 % for 8, at worst 124 and
-    9 %; balls 100 times as long, 19 and 1.4 %, at worst eleven times the distance and one and a half. For a Randers
-    metric the way back has another length: that of the metric with −ω.
+    The error is of first order in the grid spacing, and distances are too long, since fronts are assumed to be flat
+    between nodes. Mean errors for constant metrics, 10 px from a point:
+
+    | ``refine`` | 1 | 2 | 4 | 8 |
+    |---|---|---|---|---|
+    | round balls | 1.2 % | 0.8 % | 0.2 % | 0.05 % |
+    | anisotropy 3.1 | 2.6 % | 1.6 % | 0.4 % | 0.1 % |
+
+    Errors are larger for higher anisotropy. Over 21 × 21 pixels around the point, the mean (maximum) error for
+    anisotropy 10 is 7 % (124 %) with ``refine`` = 1 and 0.3 % (9 %) with 8; for anisotropy 100, 19 % (eleven times the
+    distance) and 1.4 % (one and a half times). For a Randers metric, distances to the points are those of −ω.
 
     Args:
-        metric: ``Riemannian`` or ``Randers``, 2-D or 3-D, (B, G, …, *spatial), positive everywhere. Between pixels it
-            is multilinear, as ``geodesics`` has it.
-        source: (N, d), points in pixels, not necessarily on the grid; the nearest one counts. A tensor, array or lists.
-        refine: nodes a pixel along each axis. Memory and time grow with its power 2d − 1 and more.
-        reach: steps between nodes that are taken at once, straight; by default as many as fit into half a pixel, or 1.
-        tolerance: stop once no distance changes by more.
-        max_rounds: stop with an error after so many rounds, by default eight times the sum of all nodes' axes.
+        metric: ``Riemannian`` or ``Randers`` metric, 2-D or 3-D, (B, G, n, *spatial), positive everywhere. It is
+            interpolated multilinearly between pixels.
+        source: points in pixels, not necessarily on the grid: a tensor, array or nested list (N, d).
+        refine: nodes per pixel along each axis, at least 1 (default 1). Memory and time grow at least with its power
+            2d − 1.
+        reach: distance in nodes of the surface of the Hopf-Lax formula, at least 1. Default: half a pixel, at least 1.
+        tolerance: iterate until no distance changes by more, at least 0 (default 1e-6).
+        max_rounds: maximum number of rounds, after which an error is raised. Default: 8 times the sum of the numbers of
+            nodes along the axes.
 
     Returns:
         (B, G, *spatial).
 
     >>> from metricconv import Riemannian
-    >>> flat = Riemannian.isotropic(2.0).expand_to((5, 5))  # 2 px are a length of 1
+    >>> flat = Riemannian.isotropic(2.0).expand_to((5, 5))  # length 1 is 2 px
     >>> geodesic_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """
     _checks.instance_of(metric, Metric, "metric")
-    check_known(metric)
+    check_geodesics_supported(metric)
     source = _checks.vectors(source, "source")
     if metric.dim not in (2, 3) or source.dim() != 2 or source.shape[1] != metric.dim or not len(source):
         raise ValueError(
@@ -77,7 +86,7 @@ def geodesic_distance(
             f"{tuple(source.shape)} and {metric.dim} axes"
         )
     refine = _checks.whole(refine, "refine", minimum=1)
-    _checks.not_negative(tolerance, "tolerance")
+    tolerance = _checks.not_negative(tolerance, "tolerance")
     check_positive(metric)
     source = source.to(metric.device, metric.dtype)
     if not bool(((source >= 0) & (source <= source.new_tensor(metric.spatial) - 1)).all()):
@@ -85,37 +94,37 @@ def geodesic_distance(
     fine = _refined(metric, refine)
     reach = _checks.whole(max(refine // 2, 1) if reach is None else reach, "reach", minimum=1)
     simplices = _Simplices.of(fine, reach)
-    distance = start = _near(metric, source, refine, reach)
+    distance = start = _initial_distances(metric, source, refine, reach)
     rounds = _checks.whole(8 * sum(fine.spatial) if max_rounds is None else max_rounds, "max_rounds", minimum=1)
     for count in itertools.count(1):
-        renewed = torch.minimum(simplices.best(distance), start)
-        if count % _PATIENCE == 0 and bool(((distance - renewed).abs() <= tolerance).all()):
+        updated = torch.minimum(simplices.update(distance), start)
+        if count % _CHECK_INTERVAL == 0 and bool(((distance - updated).abs() <= tolerance).all()):
             break
         if count == rounds:
             raise RuntimeError(f"distances still change after `max_rounds` (={rounds})")
-        distance = renewed
+        distance = updated
     pixels = (slice(None, None, refine),) * metric.dim
-    return renewed[:, :, *pixels]
+    return updated[:, :, *pixels]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Simplices:
-    """The vertices, edges (and in 3-D triangles) around every node, and what the minimum on each needs.
+    """The vertices, edges (and in 3-D triangles) around every node, and the coefficients of the minimum on each.
 
-    Every tensor is (simplices, B, G, *spatial), with k axes more of size k for C⁻¹ and one for λ₀ and the drift.
+    Lists are over k = 0, 1, …, the dimension of the simplices. Tensors are (simplices, B, G, *spatial).
     """
 
-    corners: list[list[tuple[Node, ...]]]  # for k = 0, 1, …: the nodes of each simplex, from the centre
-    base: list[Tensor]  # the drift from the first corner to x
+    corners: list[list[tuple[Node, ...]]]  # the nodes of each simplex, relative to x
+    base: list[Tensor]  # ωᵀ(x − first corner)
     offset: list[Tensor]  # D
     middle: list[list[Tensor]]  # λ₀
     inverse: list[list[list[Tensor]]]  # C⁻¹
-    drift: list[list[Tensor]]  # ωᵀ(corner − first corner)
+    omega_edges: list[list[Tensor]]  # ωᵀ(corner − first corner)
     reach: int
 
     @classmethod
     def of(cls, metric: Metric, reach: int) -> "_Simplices":
-        """Measure the simplices ``reach`` nodes away; the metric is that of the refined grid, in its steps."""
+        """Return the simplices ``reach`` nodes away, for the metric on the refined grid, in units of its spacing."""
         corners = _surface(metric.dim, reach)
         parts = [[_measure(metric, reach, simplex) for simplex in of_size] for of_size in corners]
 
@@ -133,36 +142,38 @@ class _Simplices:
             reach,
         )
 
-    def best(self, distance: Tensor) -> Tensor:
-        """Return the least distance of every node through any of its simplices."""
+    def update(self, distance: Tensor) -> Tensor:
+        """Return the smallest distance of every node over paths through its simplices."""
         dim = distance.dim() - 2
         padded = torch.nn.functional.pad(distance, (self.reach,) * (2 * dim), value=_FAR)
-        known = {node: _moved(padded, node, self.reach, distance.shape[2:]) for node in {n for (n,) in self.corners[0]}}
+        values = {
+            node: _shifted(padded, node, self.reach, distance.shape[2:]) for node in {n for (n,) in self.corners[0]}
+        }
         least = distance
         for k, of_size in enumerate(self.corners):
-            ends = [torch.stack([known[simplex[i]] for simplex in of_size]) for i in range(k + 1)]
-            rise = [end - ends[0] - drift for end, drift in zip(ends[1:], self.drift[k], strict=True)]
-            through = ends[0] + self.base[k] + self._way(k, rise)
+            ends = [torch.stack([values[simplex[i]] for simplex in of_size]) for i in range(k + 1)]
+            differences = [end - ends[0] - omega for end, omega in zip(ends[1:], self.omega_edges[k], strict=True)]
+            through = ends[0] + self.base[k] + self._minimum(k, differences)
             least = torch.minimum(least, through.amin(0))
         return least
 
-    def _way(self, k: int, rise: list[Tensor]) -> Tensor:
-        """Return the minimum over the interior of each simplex of aᵀλ + √…, or far where there is none."""
+    def _minimum(self, k: int, differences: list[Tensor]) -> Tensor:
+        """Return the minimum of aᵀλ + √… over the interior of each simplex, ``_FAR`` if there is none."""
         if not k:
             return self.offset[0].sqrt()
-        steep = [_symmetric.sum_of_products(row, rise) for row in self.inverse[k]]  # C⁻¹a
-        slack = 1 - _symmetric.sum_of_products(steep, rise)
+        raised = [_symmetric.sum_of_products(row, differences) for row in self.inverse[k]]  # C⁻¹a
+        slack = 1 - _symmetric.sum_of_products(raised, differences)
         root = (self.offset[k] / slack.clamp_min(1e-12)).sqrt()
-        place = [middle - s * root for middle, s in zip(self.middle[k], steep, strict=True)]
-        inside = (slack > 0) & (sum(place[1:], place[0]) <= 1)
-        for coordinate in place:
+        position = [middle - s * root for middle, s in zip(self.middle[k], raised, strict=True)]
+        inside = (slack > 0) & (sum(position[1:], position[0]) <= 1)
+        for coordinate in position:
             inside = inside & (coordinate >= 0)
         # √(D + …) = √(D / slack) at the minimum.
-        return torch.where(inside, _symmetric.sum_of_products(rise, place) + root, _FAR)
+        return torch.where(inside, _symmetric.sum_of_products(differences, position) + root, _FAR)
 
 
 def _measure(metric: Metric, reach: int, simplex: tuple[Node, ...]) -> tuple[Tensor, ...]:
-    """Return the drift to x, D, λ₀, C⁻¹ and the drift along the edges of one simplex, at every node."""
+    """Return ωᵀ(x − first corner), D, λ₀, C⁻¹ and ωᵀ of the edges of one simplex, at every node."""
     tensors = metric.tensors()
     M = _mean(tensors["M"], simplex, reach)
     omega = _mean(tensors["omega"], simplex, reach) if "omega" in tensors else None
@@ -178,25 +189,25 @@ def _measure(metric: Metric, reach: int, simplex: tuple[Node, ...]) -> tuple[Ten
         zero = torch.zeros_like(entries[0, 0])
         return zero if omega is None else zero + sum(w * c for w, c in zip(omega.unbind(2), u, strict=True))
 
-    away = tuple(-c for c in first)  # from the first corner to x
-    whole = product(away, away)
+    to_center = tuple(-c for c in first)  # from the first corner to x
+    square = product(to_center, to_center)
     if not edges:
-        return along(away), whole
+        return along(to_center), square
     packed = torch.stack([product(edges[i], edges[j]) for i, j in _symmetric.pairs(len(edges))], 2)
     inverse = _symmetric.entries(_symmetric.inverse(packed))
-    towards = [product(edge, away) for edge in edges]
+    products = [product(edge, to_center) for edge in edges]
     axes = range(len(edges))
-    middle = [_symmetric.sum_of_products([inverse[i, j] for j in axes], towards) for i in axes]
-    offset = (whole - _symmetric.sum_of_products(middle, towards)).clamp_min(0)
+    middle = [_symmetric.sum_of_products([inverse[i, j] for j in axes], products) for i in axes]
+    offset = (square - _symmetric.sum_of_products(middle, products)).clamp_min(0)
     rows = torch.stack([torch.stack([inverse[i, j] for j in axes]) for i in axes])
-    return along(away), offset, torch.stack(middle), rows, torch.stack([along(edge) for edge in edges])
+    return along(to_center), offset, torch.stack(middle), rows, torch.stack([along(edge) for edge in edges])
 
 
 def _surface(dim: int, reach: int) -> list[list[tuple[Node, ...]]]:
-    """Return the vertices, edges (and triangles) of the cube's surface |c|_∞ = reach, cut along its diagonals.
+    """Return the vertices, edges (and triangles) of a triangulation of the surface |c|_∞ = reach.
 
-    Each unit cell of a side is cut into the paths from its corner nearest the side's middle outwards, which keeps the
-    symmetries of the cube: 8 vertices and 8 edges for the square of reach 1.
+    Each unit cell of a face is divided along the paths from its corner nearest the center of the face outwards, which
+    preserves the symmetries of the cube. For reach 1 in 2-D there are 8 vertices and 8 edges.
     """
     simplices: set[tuple[Node, ...]] = set()
     for axis, sign in itertools.product(range(dim), (-reach, reach)):
@@ -215,23 +226,23 @@ def _surface(dim: int, reach: int) -> list[list[tuple[Node, ...]]]:
 
 
 def _mean(field: Tensor, simplex: tuple[Node, ...], reach: int) -> Tensor:
-    """Return the mean of a field's values at each node and at its simplex, whose corners share one half."""
+    """Return the mean of the value of a field at each node and the mean of its values at the corners of a simplex."""
     dim = field.dim() - 3
     padded = torch.nn.functional.pad(field.flatten(0, 1), (reach,) * (2 * dim), mode="replicate")
     padded = padded.unflatten(0, field.shape[:2])
-    ends = [_moved(padded, node, reach, field.shape[3:]) for node in simplex]
+    ends = [_shifted(padded, node, reach, field.shape[3:]) for node in simplex]
     return 0.5 * field + sum(ends[1:], ends[0]) * (0.5 / len(ends))
 
 
-def _moved(padded: Tensor, node: Node, reach: int, size: Sequence[int]) -> Tensor:
-    """Read a field, padded by ``reach``, at the same place relative to every node."""
+def _shifted(padded: Tensor, node: Node, reach: int, size: Sequence[int]) -> Tensor:
+    """Return a field, padded by ``reach``, at the same position relative to every node."""
     for axis, (step, length) in enumerate(zip(node, size, strict=True), padded.dim() - len(size)):
         padded = padded.narrow(axis, reach + step, length)
     return padded
 
 
 def _refined(metric: Metric, refine: int) -> Metric:
-    """Interpolate a metric to ``refine`` nodes a pixel, and measure in steps between nodes."""
+    """Interpolate a metric to ``refine`` nodes per pixel, in units of the distance between nodes."""
     if refine == 1:
         return metric
     return metric.at(_nodes(metric, refine).unsqueeze(0)).scaled(float(refine))
@@ -245,16 +256,16 @@ def _nodes(metric: Metric, refine: int) -> Tensor:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"))
 
 
-def _near(metric: Metric, source: Tensor, refine: int, reach: int) -> Tensor:
-    """Return the distances of nodes next to the source, along straight lines by Simpson's rule, and far elsewhere."""
+def _initial_distances(metric: Metric, source: Tensor, refine: int, reach: int) -> Tensor:
+    """Return the distances of nodes near the source along straight lines, by Simpson's rule; elsewhere ``_FAR``."""
     nodes = _nodes(metric, refine)
     start = torch.full((), _FAR, dtype=metric.dtype, device=metric.device)
     for point in source:
-        there = point.view(-1, *(1,) * metric.dim)
-        way = nodes - there  # [d, *nodes], in pixels
-        close = way.abs().amax(0) * refine <= reach * (1 + 1e-6)
+        position = point.view(-1, *(1,) * metric.dim)
+        displacement = nodes - position  # [d, *nodes], in pixels
+        close = displacement.abs().amax(0) * refine <= reach * (1 + 1e-6)
         length = sum(
-            weight / 6 * metric.at((there + part * way).unsqueeze(0)).norm(way[None, None])
+            weight / 6 * metric.at((position + part * displacement).unsqueeze(0)).norm(displacement[None, None])
             for part, weight in ((0.0, 1), (0.5, 4), (1.0, 1))
         )
         start = torch.minimum(start, torch.where(close, length, _FAR))

@@ -1,24 +1,41 @@
-"""Metrics read off an image, with no learning: balls that are thin across edges, and wide or long elsewhere.
+"""Metrics computed from an image, without learning, with balls that are narrow across edges.
 
-Every function takes an image (B, C, *spatial) and returns a metric at every pixel of it, with one group. Images of a
-batch do not see each other: the largest gradient is each image's own. Channels are seen together. All of them are
-differentiable, and give round balls where the image is constant.
+Each function maps an image (B, C, *spatial) to a metric at each pixel with one group, computed from all channels
+together. The images of a batch are independent: gradients are normalized by the maximum of each image. The functions
+are differentiable. Where the image is constant, balls are round with radius 1/√ι (``iota``): 3.2 pixels for ι = 0.1.
 
-With ι (``iota``) the balls of a flat region have radius 1/√ι pixels: 3.2 for ι = 0.1.
+Images must be finite. On the CPU this is checked. On other devices it is checked only within ``check_finite()``, as the
+check waits for the device, and in traced or compiled graphs not at all: there an image that is not finite has a metric
+of NaN.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from .. import _checks, _interpolation
 from . import _symmetric
+from .base import Metric
 from .randers import Randers
 from .riemannian import Riemannian
 
-# A sampled Gaussian is cut here, in standard deviations: what is left out weighs less than 1e-4.
+__all__ = [
+    "IMAGE_METRICS",
+    "edge_metric",
+    "gradient_length",
+    "gradient_metric",
+    "gradient_reach",
+    "image_metric",
+    "structure_metric",
+    "structure_trace",
+]
+
+# Range of the standard deviations of filters, in pixels.
+_MIN_SCALE, _MAX_SCALE = 0.01, 1000
+# Radius of sampled Gaussians in standard deviations; the weight outside is less than 1e-4.
 _TRUNCATE = 4.0
 
 
@@ -33,56 +50,57 @@ def gradient_metric(
     padding_mode: str = "border",
     largest: float | None = None,
 ) -> Riemannian | Randers:
-    """Flatten the balls against the image's edges: thin along the gradient ∇f, long across it.
+    """Return the metric whose balls are narrow along the image gradient ∇f and elongated along edges.
 
     With n = ∇f/|∇f|, g = |∇f| / max |∇f| and a = 1 + αg:
 
         M = ι (a n nᵀ + (I − n nᵀ)/a),    ω = (1 − ε_ω) t / ‖t‖_{M⁻¹},
 
-    where the drift's direction t is n turned by a quarter, or n itself. ω = 0 where the gradient vanishes. M is no
-    thinner than the image's dtype can tell from a line: a ≤ √(ε_ω/ε)/2, with its rounding ε; 458 in float32 for 0.1.
+    where the direction t of the drift is n rotated by 90°, or n itself. ω = 0 where the gradient is 0. The anisotropy a
+    is limited by the precision ε of the dtype, a ≤ √(ε_ω/ε)/2, so that M is not singular; 458 in float32 for ε_ω = 0.1.
 
     Args:
-        image: (B, C, *spatial). With several channels, ∇f is the longest of their gradients at each pixel.
-        iota: the scale of the metric; without gradient M = ιI.
-        alpha: the gain in anisotropy; where the gradient is largest the ball is 1 + α times as long as thin.
-        eps_omega: the room left below ‖ω‖_{M⁻¹} = 1, in (0, 1]. At 1 there is no drift and the metric is Riemannian.
-        drift: "tangent" to the edge (2-D only; from (y, x) = (n_y, n_x) to (n_x, −n_y)), or "normal" to it.
-        scale: the standard deviation, in pixels, of the Gaussian whose derivative is taken; None for 3×3 Sobel filters.
-        padding_mode: what the gradient sees past the border: "border", "reflect", "circular" or "zeros".
-        largest: max |∇f|, if not this image's own: that of the whole of which it is a part.
+        image: (B, C, *spatial), finite; checked on the CPU and in ``check_finite()``. With several channels, ∇f
+            is the longest of their gradients at each pixel.
+        iota: scale ι of the metric, positive (default 0.1). M = ιI where the gradient is 0.
+        alpha: gain α of the anisotropy, at least 0 (default 100). Its maximum is 1 + α, where the gradient is largest.
+        eps_omega: ε_ω = 1 − ‖ω‖_{M⁻¹}, in (0, 1]. At 1 (default) there is no drift and the metric is Riemannian.
+        drift: "tangent" (default): t = (n_x, −n_y) in (y, x) order, along the edge; 2-D only. "normal": t = n.
+        scale: standard deviation of the Gaussian derivative filters, 0.01 to 1000 pixels. Default: None, 3×3 Sobel
+            filters.
+        padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
+        largest: max |∇f| of a larger image of which ``image`` is a part. Default: the maximum over each image.
 
     Returns:
-        ``Riemannian``, or ``Randers`` when ``eps_omega`` < 1: (B, 1, …, *spatial).
+        ``Riemannian``, or ``Randers`` if ``eps_omega`` < 1: (B, 1, n, *spatial).
 
     >>> step = torch.zeros(1, 1, 5, 6)
     >>> step[..., 3:] = 1.0
-    >>> ball = gradient_metric(step).unit_vectors(torch.eye(2))[0, 0, :, :, 2, 2]  # at the edge, which runs along y
-    >>> ball.diag()  # its reach along y and along x
+    >>> ball = gradient_metric(step).unit_vectors(torch.eye(2))[0, 0, :, :, 2, 2]  # at the edge, which is along y
+    >>> ball.diag()  # extent along y and along x
     tensor([31.7805,  0.3147])
     """
     _checks.one_of(drift, ("tangent", "normal"), "drift")
-    _checks.share(eps_omega, "eps_omega")
-    _checks.positive(iota, "iota")
-    _checks.not_negative(alpha, "alpha")
+    eps_omega = _checks.fraction(eps_omega, "eps_omega")
+    iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
     rounding = torch.finfo(length.dtype).eps
-    room = max(eps_omega, 4 * rounding)
-    stretch = (1 + alpha * (length / _largest(length, largest))).clamp_max((room / rounding) ** 0.5 / 2)
+    margin = max(eps_omega, 4 * rounding)
+    stretch = (1 + alpha * (length / _largest(length, largest))).clamp_max((margin / rounding) ** 0.5 / 2)
     across = _symmetric.outer(normal)
     M = iota * (_symmetric.identity(across) / stretch + (stretch - 1 / stretch) * across)
     if eps_omega == 1:
         return Riemannian(M)
-    # n and its quarter turn are eigenvectors of M, so that ‖t‖_{M⁻¹} needs no inverse.
+    # n and t are eigenvectors of M, so ‖t‖_{M⁻¹} is known without an inverse.
     if drift == "normal":
-        return Randers(M, (1 - room) * (iota * stretch).sqrt() * normal)
+        return Randers(M, (1 - margin) * (iota * stretch).sqrt() * normal)
     if normal.shape[2] != 2:
         raise ValueError(
-            f"`drift` (='tangent') needs an image with 2 spatial axes, where an edge has one direction, got "
-            f"{normal.shape[2]}: use drift='normal' or eps_omega=1"
+            f"`drift` (='tangent') requires an image with 2 spatial axes, got {normal.shape[2]}: use drift='normal' or "
+            "eps_omega=1"
         )
     y, x = normal.unbind(2)
-    return Randers(M, (1 - room) * (iota / stretch).sqrt() * torch.stack([x, -y], 2))
+    return Randers(M, (1 - margin) * (iota / stretch).sqrt() * torch.stack([x, -y], 2))
 
 
 def edge_metric(
@@ -94,17 +112,19 @@ def edge_metric(
     padding_mode: str = "border",
     largest: float | None = None,
 ) -> Riemannian:
-    """Shrink the balls near the image's edges, and keep them round: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
+    """Return the metric whose balls are round and small near edges: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
 
-    The balls have radius (1/√ι) / (1 + αg); a geodesic ball of this metric stops at edges.
+    With g = |∇f_s| / max |∇f_s|, balls have radius (1/√ι) / (1 + αg). Geodesic balls of this metric end at edges.
 
     Args:
-        image: (B, C, *spatial). With several channels, ∇f is the longest of their gradients at each pixel.
-        iota: the scale of the metric; without gradient M = ιI.
-        alpha: how much smaller the ball is where the gradient is largest: 1 + α times.
-        scale: the standard deviation s, in pixels, of the Gaussian whose derivative is taken; None for Sobel filters.
-        padding_mode: what the gradient sees past the border: "border", "reflect", "circular" or "zeros".
-        largest: max |∇f_s|, if not this image's own.
+        image: (B, C, *spatial), finite; checked on the CPU and in ``check_finite()``. With several channels,
+            ∇f_s is the longest of their gradients at each pixel.
+        iota: scale ι of the metric, positive (default 0.05). M = ιI where the gradient is 0.
+        alpha: α, at least 0 (default 10). Balls are smaller by 1 + α where the gradient is largest.
+        scale: standard deviation s of the Gaussian derivative filters, 0.01 to 1000 pixels (default 1.5); None for
+            3×3 Sobel filters.
+        padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
+        largest: max |∇f_s| of a larger image of which ``image`` is a part. Default: the maximum over each image.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -114,8 +134,7 @@ def edge_metric(
     >>> edge_metric(step, iota=0.01, alpha=9.0, scale=None).bounding_radius[0, 0, 2]
     tensor([10., 10.,  1.,  1., 10., 10.])
     """
-    _checks.positive(iota, "iota")
-    _checks.not_negative(alpha, "alpha")
+    iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
     _, length = _unit_gradient(image, scale, padding_mode)
     factor = iota * (1 + alpha * (length / _largest(length, largest))).square()  # [B, 1, 1, *spatial]
     dim = image.dim() - 2
@@ -133,72 +152,119 @@ def structure_metric(
     padding_mode: str = "border",
     largest: float | None = None,
 ) -> Riemannian:
-    """Lay the balls along the image's coherent structures, all with the volume of the round one.
+    """Return the metric whose balls are elongated along edges and stripes, with constant volume.
 
     With the structure tensor J = G_ρ ∗ Σ_c ∇f_c ∇f_cᵀ of the gradients at the noise scale, averaged at the integration
     scale ρ, and A = I + α² J / max tr J:
 
         M = ι A / det(A)^{1/d}.
 
-    Where one direction dominates, as along an edge or a stripe, the ball is long along it; where none does, at a corner
-    as in a flat region, it is round. No eigenvectors are involved, so M is smooth in the image. It is no thinner than
-    the image's dtype can tell from a line: α counts up to 1/(4√ε), with its rounding ε; 724 in float32.
+    At an edge or a stripe, balls are elongated along it. At corners and in flat regions they are round. M does not
+    involve eigenvectors, so it is a smooth function of the image. α is limited by the precision ε of the dtype, to
+    1/(4√ε), so that M is not singular; 724 in float32.
 
     Args:
-        image: (B, C, *spatial), in any number d of dimensions; the channels' tensors are added.
-        iota: the scale of the metric; without structure M = ιI.
-        alpha: the gain in anisotropy; the ball is at most √(1 + α²) times as long as thin.
-        noise_scale: the standard deviation, in pixels, of the Gaussian whose derivative is taken.
-        integration_scale: the standard deviation ρ, in pixels, of the window in which gradients are compared.
-        padding_mode: what both Gaussians see past the border: "border", "reflect", "circular" or "zeros".
-        largest: max tr J, if not this image's own.
+        image: (B, C, *spatial), finite; checked on the CPU and in ``check_finite()``. The structure tensors of the
+            channels are added.
+        iota: scale ι of the metric, positive (default 0.2). M = ιI in flat regions.
+        alpha: gain α of the anisotropy, at least 0 (default 10). The anisotropy is at most √(1 + α²).
+        noise_scale: standard deviation of the Gaussian derivative filters, 0.01 to 1000 pixels (default 1).
+        integration_scale: standard deviation ρ of the Gaussian average of the structure tensor, 0.01 to 1000 pixels
+            (default 2).
+        padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
+        largest: max tr J of a larger image of which ``image`` is a part. Default: the maximum over each image.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
 
-    >>> stripes = torch.cos(torch.arange(32.0)).expand(1, 1, 32, 32)  # vary along x, run along y
+    >>> stripes = torch.cos(torch.arange(32.0)).expand(1, 1, 32, 32)  # along y
     >>> ball = structure_metric(stripes).unit_vectors(torch.eye(2))[0, 0, :, :, 16, 16]
     >>> bool(ball[0, 0] > 9 * ball[1, 1])
     True
     """
-    _checks.positive(iota, "iota")
-    _checks.not_negative(alpha, "alpha")
-    gradient = _gradient(image, _checks.positive(noise_scale, "noise_scale"), padding_mode)
+    iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
+    gradient = _gradient(image, _check_scale(noise_scale, "noise_scale"), padding_mode)
     if largest is None:
         gradient = gradient / _scale(gradient)
     else:
-        _checks.not_negative(largest, "largest")
-        # In float64, of which the root of what is given is a number, whatever the image's dtype.
-        gradient, largest = (gradient.double() / math.sqrt(largest or 1.0)).to(gradient.dtype), 1.0
+        largest = _checks.not_negative(largest, "largest")
+        # In float64, since tr J may exceed the range of the dtype of the image.
+        gradient = (gradient.double() / math.sqrt(largest or 1.0)).clamp(-(2**10), 2**10).to(gradient.dtype)
+        largest = 1.0
     tensor, trace = _structure(gradient, integration_scale, padding_mode)
     gain = min(alpha, 0.25 / torch.finfo(tensor.dtype).eps ** 0.5) ** 2
     shape = _symmetric.identity(tensor) + gain * (tensor / _largest(trace, largest))
     return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
 
 
+IMAGE_METRICS: dict[str, Callable[..., Metric]] = {
+    "gradient": gradient_metric,
+    "edge": edge_metric,
+    "structure": structure_metric,
+}
+"""The functions of this module that compute a metric, by name."""
+
+
+def image_metric(
+    metric: str | Callable[[Tensor], Metric], *, padding_mode: str | None = None
+) -> Callable[[Tensor], Metric]:
+    """Return the function that computes a metric from an image.
+
+    Layers and filters use it for their argument ``metric``: ``"gradient"`` and ``gradient_metric`` mean the same.
+
+    Args:
+        metric: "gradient", "edge" or "structure", for the function of that name in ``IMAGE_METRICS``; or a function of
+            the image (B, C, *spatial).
+        padding_mode: padding mode of a function in ``IMAGE_METRICS``, given by name or itself. Default: its own. Other
+            functions, including ``functools.partial`` objects, are returned unchanged.
+
+    >>> image_metric("edge") is edge_metric and image_metric(edge_metric) is edge_metric
+    True
+    >>> image_metric("edge", padding_mode="circular").keywords
+    {'padding_mode': 'circular'}
+    """
+    if not isinstance(metric, str) and not callable(metric):
+        raise TypeError(f"`metric` must be a name or a function of the image, got {type(metric).__name__}")
+    function: Callable[..., Metric] = (
+        IMAGE_METRICS[_checks.one_of(metric, IMAGE_METRICS, "metric")] if isinstance(metric, str) else metric
+    )
+    if padding_mode is not None and function in IMAGE_METRICS.values():
+        return partial(function, padding_mode=padding_mode)
+    return function
+
+
 def gradient_length(image: Tensor, scale: float | None, padding_mode: str = "border") -> Tensor:
-    """Return |∇f|, whose maximum the gradient and the edge metric divide by: (B, 1, 1, *spatial)."""
+    """Return |∇f|, (B, 1, 1, *spatial), by whose maximum the gradient and the edge metric are normalized."""
     return _unit_gradient(image, scale, padding_mode)[1]
 
 
 def structure_trace(
     image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
 ) -> Tensor:
-    """Return tr J, whose maximum the structure metric divides by, in float64 as it is a square: (B, 1, 1, *spatial)."""
+    """Return tr J in float64, (B, 1, 1, *spatial), by whose maximum the structure metric is normalized."""
     return _structure(_gradient(image, noise_scale, padding_mode).double(), integration_scale, padding_mode)[1]
 
 
 def gradient_reach(scale: float | None) -> int:
-    """Return how many pixels away a gradient, or a smoothing, at that scale looks."""
-    return 1 if scale is None else math.ceil(_TRUNCATE * _checks.positive(scale, "scale"))
+    """Return the radius in pixels of the gradient and smoothing filters of a scale."""
+    return 1 if scale is None else math.ceil(_TRUNCATE * _check_scale(scale, "scale"))
+
+
+def _check_scale(value: object, name: str) -> float:
+    """Check the standard deviation of a filter: smaller ones give the same filter, larger ones take too long."""
+    if not isinstance(value, int) and not _checks.number(value) > 0:  # large integers do not convert to float
+        value = _checks.positive(value, name)
+    if not _MIN_SCALE <= value <= _MAX_SCALE:  # type: ignore[operator]
+        raise ValueError(f"`{name}` (={value!r}) must be between {_MIN_SCALE} and {_MAX_SCALE} pixels")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _structure(gradient: Tensor, integration_scale: float, padding_mode: str) -> tuple[Tensor, Tensor]:
     """Return the structure tensor J of gradients (B, C, d, *spatial), packed, and its trace: (B, 1, n, *spatial)."""
-    _checks.positive(integration_scale, "integration_scale")
-    limit = math.sqrt(torch.finfo(gradient.dtype).max) / 2**10  # so that squares and their sums are finite
+    _check_scale(integration_scale, "integration_scale")
+    limit = math.sqrt(torch.finfo(gradient.dtype).max) / 2**10  # for finite squares and sums
     tensor = _symmetric.outer(gradient.clamp(-limit, limit)).sum(1, keepdim=True)
-    smoothing = _gaussian(integration_scale)
+    smoothing, padding_mode = _gaussian(integration_scale), _checks.padding_mode(padding_mode)
     for axis in range(3, tensor.dim()):
         tensor = _correlate(tensor, smoothing, axis, padding_mode)
     diagonal = [k for k, (i, j) in enumerate(_symmetric.pairs(gradient.shape[2])) if i == j]
@@ -206,9 +272,9 @@ def _structure(gradient: Tensor, integration_scale: float, padding_mode: str) ->
 
 
 def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tuple[Tensor, Tensor]:
-    """Return the direction and the length of the longest gradient of all channels: (B, 1, d or 1, *spatial).
+    """Return the direction (B, 1, d, *spatial) and the length (B, 1, 1, *spatial) of the longest gradient of a channel.
 
-    Where it vanishes the direction is 0, and so are the derivatives of both. NaN stays NaN.
+    Where it is 0, the direction and the derivatives of both are 0. NaN stays NaN.
     """
     gradient = _gradient(image, scale, padding_mode)
     unit = _scale(gradient)
@@ -223,17 +289,16 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
 
 
 def _scale(field: Tensor) -> Tensor:
-    """Return a power of 2 near each image's largest value, (B, 1, 1, …): divided by it, squares are numbers still."""
+    """Return a power of 2 near the largest value of each image, (B, 1, 1, …), to avoid overflow of squares."""
     largest = field.detach().abs().amax(tuple(range(1, field.dim())), keepdim=True)
     limit = math.frexp(torch.finfo(field.dtype).max)[1] - 4
     return torch.exp2(torch.frexp(largest).exponent.clamp(-limit, limit).to(field.dtype))
 
 
 def _largest(field: Tensor, given: float | None) -> Tensor | float:
-    """Return each image's largest value (B, 1, 1, …), or the one that is given, to divide by; 1 in place of 0."""
+    """Return the divisor: the largest value of each image, (B, 1, 1, …), or the given one; 1 instead of 0."""
     if given is not None:
-        _checks.not_negative(given, "largest")
-        return given or 1.0
+        return _checks.not_negative(given, "largest") or 1.0
     largest = field.amax(tuple(range(1, field.dim())), keepdim=True)
     return torch.where(largest <= 0, 1, largest)
 
@@ -241,19 +306,20 @@ def _largest(field: Tensor, given: float | None) -> Tensor | float:
 def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
     """Return ∇f of every channel, in tensor-axis order: (B, C, d, *spatial).
 
-    The difference is taken before the smoothing: a constant image has a gradient of exactly 0.
+    The difference filter is applied before smoothing, so that the gradient of a constant image is exactly 0.
     """
     image = _checks.floating(image, "image")
     if image.dim() < 3 or not image.shape[1] or not math.prod(image.shape[2:]):
         raise ValueError(f"`image` must be (B, C, *spatial) and not empty, got shape {tuple(image.shape)}")
-    _checks.one_of(padding_mode, _interpolation.PADDING_MODES, "padding_mode")
+    padding_mode = _checks.padding_mode(padding_mode)
+    _checks.finite_where_cheap(image, "image")
     image = image.to(torch.promote_types(image.dtype, torch.float32))
-    limit = torch.finfo(image.dtype).max / 2**10  # so that sums are finite
-    image = image.clamp(-limit, limit)
+    limit = torch.finfo(image.dtype).max / 2**10  # for finite sums
+    image = torch.where(image.isfinite(), image.clamp(-limit, limit), torch.nan)
     if scale is None:
         difference, smoothing = [0.5], [0.5, 0.25]
     else:
-        difference, smoothing = _gaussian_derivative(_checks.positive(scale, "scale")), _gaussian(scale)
+        difference, smoothing = _gaussian_derivative(_check_scale(scale, "scale")), _gaussian(scale)
     components = []
     for axis in range(2, image.dim()):
         component = _correlate(image, difference, axis, padding_mode, odd=True)
@@ -264,30 +330,30 @@ def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
     return torch.stack(components, 2)
 
 
-def _correlate(field: Tensor, taps: Sequence[float], axis: int, padding_mode: str, *, odd: bool = False) -> Tensor:
-    """Filter along one axis with even taps w_0, w_1, … (w_{−t} = w_t) or odd ones w_1, w_2, … (w_{−t} = −w_t)."""
-    size, reach = field.shape[axis], len(taps) - (not odd)
+def _correlate(field: Tensor, weights: Sequence[float], axis: int, padding_mode: str, *, odd: bool = False) -> Tensor:
+    """Filter along one axis with even weights w_0, w_1, … (w_{−t} = w_t) or odd ones w_1, w_2, … (w_{−t} = −w_t)."""
+    size, reach = field.shape[axis], len(weights) - (not odd)
     index, inside = _interpolation.line(-reach, size + reach, size, padding_mode, field.device)
     padded = field.index_select(axis, index) * inside.to(field.dtype).view(-1, *(1,) * (field.dim() - 1 - axis))
 
-    def moved(t: int) -> Tensor:
+    def shifted(t: int) -> Tensor:
         return padded.narrow(axis, reach + t, size)
 
     if odd:
-        return torch.stack([w * (moved(t) - moved(-t)) for t, w in enumerate(taps, 1)]).sum(0)
-    return taps[0] * moved(0) + sum(w * (moved(t) + moved(-t)) for t, w in enumerate(taps[1:], 1))
+        return torch.stack([w * (shifted(t) - shifted(-t)) for t, w in enumerate(weights, 1)]).sum(0)
+    return weights[0] * shifted(0) + sum(w * (shifted(t) + shifted(-t)) for t, w in enumerate(weights[1:], 1))
 
 
 def _gaussian(scale: float) -> list[float]:
-    """Return the half of a sampled Gaussian, of sum 1 when mirrored."""
+    """Return the weights w_0, w_1, … of a sampled Gaussian, with sum 1 over both sides."""
     half = [math.exp(-0.5 * (t / scale) ** 2) for t in range(math.ceil(_TRUNCATE * scale) + 1)]
     total = half[0] + 2 * sum(half[1:])
     return [w / total for w in half]
 
 
 def _gaussian_derivative(scale: float) -> list[float]:
-    """Return the half of a Gaussian's sampled derivative, scaled to be exact on ramps: Σ_t t w_t = 1."""
-    # From t = 1 on: relative to that first tap, so that no scale is so small that all of them vanish.
+    """Return the weights w_1, w_2, … of a sampled Gaussian derivative, exact for linear functions: Σ_t t w_t = 1."""
+    # Relative to the weight at t = 1, so that not all weights underflow for small scales.
     half = [t * math.exp(-0.5 * (t * t - 1) / scale**2) for t in range(1, math.ceil(_TRUNCATE * scale) + 1)]
     total = 2 * sum(t * w for t, w in enumerate(half, 1))
     return [w / total for w in half]

@@ -1,4 +1,4 @@
-"""Riemannian metrics: F(u) = √(uᵀMu), whose unit balls are centred ellipsoids."""
+"""Riemannian metrics: F(u) = √(uᵀMu), whose unit balls are centered ellipsoids."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,11 +7,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from .. import _checks
 from . import _symmetric
 from .base import Metric, axis_factors, ball_volume, positive_field
 
+__all__ = ["Riemannian"]
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Riemannian(Metric):
     """The metric F(u) = √(uᵀ M u), for M symmetric positive definite.
 
@@ -32,7 +35,13 @@ class Riemannian(Metric):
 
     @classmethod
     def isotropic(cls, radius: float | Tensor, dim: int = 2) -> Self:
-        """Return the metric whose unit balls are round, of the given radius in pixels: M = I / radius²."""
+        """Return the metric whose unit balls are round, of the given radius in pixels: M = I / radius².
+
+        Args:
+            radius: a number, or a field (B, G, *spatial).
+            dim: number d of spatial axes (default 2).
+        """
+        dim = _checks.whole(dim, "dim", minimum=1)
         r = positive_field(radius, dim, "radius")
         inverse_square = r.pow(-2).unsqueeze(2)
         diagonal = [inverse_square if i == j else torch.zeros_like(inverse_square) for i, j in _symmetric.pairs(dim)]
@@ -40,11 +49,17 @@ class Riemannian(Metric):
 
     @classmethod
     def needle(cls, direction: Tensor, length: float | Tensor, width: float | Tensor) -> Self:
-        """Return the metric whose balls reach ``length`` along a direction and ``width`` across it.
+        """Return the metric whose unit balls reach ``length`` along a direction and ``width`` orthogonal to it.
 
-        M = t tᵀ / length² + (I − t tᵀ) / width², with t the direction (B, G, d, *spatial) made unit.
+        M = t tᵀ / length² + (I − t tᵀ) / width², with the unit vector t of the direction.
+
+        Args:
+            direction: (B, G, d, *spatial), of any length.
+            length, width: a number, or a field (B, G, *spatial), in pixels.
         """
-        dim = direction.dim() - 3
+        dim = _checks.floating(direction, "direction").dim() - 3
+        if dim < 1 or direction.shape[2] != dim or not all(direction.shape[3:]):
+            raise ValueError(f"`direction` must be (B, G, d, *spatial), got shape {tuple(direction.shape)}")
         direction = direction.to(torch.promote_types(direction.dtype, torch.float32))
         tangent = direction / torch.linalg.vector_norm(direction, dim=2, keepdim=True).clamp_min(1e-12)
         along = positive_field(length, dim, "length").to(direction).pow(-2).unsqueeze(2)
@@ -53,7 +68,8 @@ class Riemannian(Metric):
         return cls(across * _symmetric.identity(projector) + (along - across) * projector)
 
     def norm(self, u: Tensor) -> Tensor:
-        """Return √(uᵀMu); its derivative at u = 0 is taken to be 0."""
+        """Return √(uᵀMu); its derivative at u = 0 is defined as 0."""
+        self.check_vectors(u, "u")
         return _symmetric.root(_symmetric.quadratic(self.M, u))
 
     def dual(self) -> "Riemannian":
@@ -65,25 +81,25 @@ class Riemannian(Metric):
         return _symmetric.eigenvalues(self.M)[0] > 0
 
     def scaled(self, radius: float | Sequence[float]) -> Self:
-        """Return the metric whose balls are ``radius`` times as large: M_ij / (r_i r_j)."""
+        """Return the metric whose unit balls are larger by a factor ``radius``: M_ij / (r_i r_j)."""
         factors = axis_factors(radius, self.dim)
         entries = zip(_symmetric.pairs(self.dim), self.M.unbind(2), strict=True)
         return type(self)(torch.stack([m * (factors[i] * factors[j]) for (i, j), m in entries], 2))
 
     @property
     def anisotropy(self) -> Tensor:
-        """The ratio of the ball's longest to its shortest axis, ≥ 1: (B, G, *spatial)."""
+        """The ratio of the longest to the shortest axis of the unit ball, ≥ 1: (B, G, *spatial)."""
         low, high = _symmetric.eigenvalues(self.M)
         return (high / low.clamp_min(torch.finfo(low.dtype).tiny)).sqrt()
 
     @property
     def asymmetry(self) -> Tensor:
-        """Zero: F(−u) = F(u)."""
+        """0, since F(−u) = F(u): (B, G, *spatial)."""
         return torch.zeros_like(self.M[:, :, 0])
 
     @property
     def volume(self) -> Tensor:
-        """The volume (in 2-D the area, in pixels) of the unit ball: (B, G, *spatial)."""
+        """The volume of the unit ball, in 2-D its area in pixels: (B, G, *spatial)."""
         return ball_volume(self.dim) * _symmetric.determinant(self.M).rsqrt()
 
     @property
@@ -93,7 +109,7 @@ class Riemannian(Metric):
 
 
 def check_packed(M: Tensor) -> None:
-    """Refuse a matrix field whose packed size does not fit its spatial axes."""
+    """Check that the number of components of a packed matrix field matches its spatial axes."""
     dim = M.dim() - 3
     if _symmetric.dim_of(M.shape[2]) != dim:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Base class of the adaptive convolutions: a predictor, a support made from its output, and weights."""
 
+import contextvars
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -10,26 +11,33 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import _checks
-from .._interpolation import PADDING_MODES
 from ..ops import support_conv
-from ..ops.functional import BACKENDS
+from ..ops.backends import BACKENDS
+from ..ops.problem import OutputGrid, check_output_size
 from ..supports import Support
-from .predictor import Predictor
+from .predictor import Predictor, pad
 
-INITS = ("identity", "paper")
+__all__ = ["AdaptiveConv", "AdaptiveOptions"]
+
 LAZY = "it is lazy and has no weights yet"
 # Arguments that `from_conv` copies from the convolution it replaces.
-_COPIED_ARGUMENTS = set(inspect.signature(nn.Conv2d).parameters) - {"padding_mode"}
+_COPIED_ARGUMENTS = set(inspect.signature(nn.Conv2d).parameters) - {"padding", "padding_mode"}
+# Functions called with each layer and its support. They are local to the context, so that threads can record the same
+# network at once. torch.compile cannot trace a context variable, but it can trace the length of a list.
+RECORDERS: contextvars.ContextVar[tuple[Callable[["AdaptiveConv", Support], None], ...]] = contextvars.ContextVar(
+    "recorders", default=()
+)
+ACTIVE_RECORDINGS: list[object] = []  # of all threads
 
 
 class AdaptiveOptions(TypedDict, total=False):
     """Options of every adaptive convolution that ``from_conv`` accepts; see ``MetricConv``."""
 
+    padding: int | Sequence[int] | str
     padding_mode: str
     metric_groups: int
     learn_weight: bool
     modulation: bool
-    init: str
     backend: str
 
 
@@ -40,7 +48,7 @@ class AdaptiveConv(nn.Module, ABC):
 
         x ──predictor──▶ raw parameters ──▶ support ──▶ Σ_j w_j · m_j · x(p + Δ_j)
 
-    The raw parameters are ``identity + gain · predictor(x)``. The predictor is initialised to zero and the identity is
+    The raw parameters are ``identity + gain · predictor(x)``. The predictor is initialized to zero and the identity is
     a constant, so the layer starts as an ordinary convolution, weight decay pulls it back towards one, and ``gain``
     (see ``set_geometry_gain``) can ramp up the geometry.
 
@@ -71,7 +79,6 @@ class AdaptiveConv(nn.Module, ABC):
         metric_groups: int = 1,
         learn_weight: bool = True,
         modulation: bool = False,
-        init: str = "identity",
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -89,30 +96,28 @@ class AdaptiveConv(nn.Module, ABC):
         self.kernel_size = _checks.tuple_of(kernel_size, self.dim, "kernel_size", minimum=1)
         self.stride = _checks.tuple_of(stride, self.dim, "stride", minimum=1)
         self.dilation = _checks.tuple_of(dilation, self.dim, "dilation", minimum=1)
-        self.padding = self._padding(padding)
+        self.padding, self.pads_at_run_time = self._padding(padding)
         for name in ("in_channels", "out_channels", "groups", "metric_groups"):
             setattr(self, name, _checks.whole(getattr(self, name), name, minimum=1))
         _checks.divisible(in_channels, groups, "in_channels", "groups")
         _checks.divisible(out_channels, groups, "out_channels", "groups")
         _checks.divisible(in_channels, metric_groups, "in_channels", "metric_groups")
-        _checks.one_of(padding_mode, (*PADDING_MODES, "replicate"), "padding_mode")
-        self.padding_mode = "border" if padding_mode == "replicate" else padding_mode
-        self.init = _checks.one_of(init, INITS, "init")
+        self.padding_mode = _checks.padding_mode(padding_mode)
         self.backend = _checks.one_of(backend, ("auto", *BACKENDS), "backend")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"`dtype` (={dtype!r}) must be a torch.dtype of floating-point numbers")
-        self.modulation = _checks.truth(modulation, "modulation")
-        self.learn_weight = _checks.truth(learn_weight, "learn_weight")
+        self.modulation = _checks.boolean(modulation, "modulation")
+        self.learn_weight = _checks.boolean(learn_weight, "learn_weight")
 
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
         if learn_weight:
             self.weight = nn.Parameter(weight)
         else:
             self.register_buffer("weight", weight)
+        bias = _checks.boolean(bias, "bias")
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self.register_buffer("geometry_gain", torch.ones((), device=device, dtype=dtype))
         self.geometry_gain: Tensor
-        self._recorder: Callable[[Support], None] | None = None
         self.predictor: Predictor | None = None
         self.identity: Tensor | None = None  # in float32, or float64 in a layer of that dtype
         self.reset_parameters()
@@ -153,11 +158,11 @@ class AdaptiveConv(nn.Module, ABC):
         """
 
     def reset_parameters(self) -> None:
-        """Initialise weights and bias, and reset the geometry. A fixed kernel is set to the mean."""
+        """Initialize weights and bias, and reset the geometry. A fixed kernel is set to the mean."""
         self.reset_geometry()
         fan_in = self.weight[0].numel()
         with torch.no_grad():
-            if self.init == "paper" or not self.learn_weight:
+            if not self.learn_weight:
                 self.weight.fill_(1 / fan_in)
             else:
                 nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
@@ -175,11 +180,11 @@ class AdaptiveConv(nn.Module, ABC):
         """Return the support for an input (B, C_in, *spatial), and the modulation (B, G, P, *out) or None."""
         self.check_input(x)
         assert self.predictor is not None and self.identity is not None  # a layer without them overrides this
-        predicted = self.predictor(x).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
+        predicted = self.predictor(self.pad_input(x)).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
         if not self.modulation:
-            return self.make_support(predicted).with_stride(self.stride), None
+            return self.make_support(predicted), None
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
-        return self.make_support(predicted).with_stride(self.stride), 2 * (modulation * self.geometry_gain).sigmoid()
+        return self.make_support(predicted), 2 * (modulation * self.geometry_gain).sigmoid()
 
     def check_input(self, x: Tensor) -> None:
         """Check that the input has shape (B, C_in, *spatial)."""
@@ -187,6 +192,17 @@ class AdaptiveConv(nn.Module, ABC):
             raise ValueError(
                 f"`input` must be (B, {self.in_channels}, *spatial) with {self.dim} spatial axes, got {tuple(x.shape)}"
             )
+        if not self.pads_at_run_time or 0 in x.shape[2:]:
+            check_output_size(
+                OutputGrid(tuple(x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
+            )
+        gain = self.geometry_gain  # a weight with a parametrization would be computed here
+        if x.is_meta != gain.is_meta:
+            raise ValueError(f"`input` is on {x.device}, the layer on {gain.device}: one has no values")
+        autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+        dtype = x.dtype if self.predictor is None or autocast else self.predictor.weight.dtype
+        if x.dtype != dtype:
+            raise TypeError(f"`input` has dtype {x.dtype}, the layer {dtype}: convert one of them")
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve (B, C_in, *spatial) to (B, C_out, *out); the batch axis may be missing."""
@@ -195,10 +211,11 @@ class AdaptiveConv(nn.Module, ABC):
         if _checks.floating(x, "input").dim() == self.dim + 1:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         support, modulation = self.predict_support(x)
-        if self._recorder is not None:
-            self._recorder(support)
+        if ACTIVE_RECORDINGS:
+            for record in RECORDERS.get():
+                record(self, support)
         return support_conv(
-            x,
+            self.pad_input(x),
             support,
             self.weight,
             self.bias,
@@ -222,9 +239,8 @@ class AdaptiveConv(nn.Module, ABC):
     def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Unpack[AdaptiveOptions]) -> Self:
         """Return an adaptive convolution that shares the weights of an ordinary one: the same Parameters, not copies.
 
-        Keeps size, stride, padding, dilation, groups, dtype, device and training mode, and the padding mode unless one
-        is given. With ``init="paper"`` the weights are initialised again, as in the published experiments; a fixed
-        kernel (``learn_weight=False``) requires that.
+        The layer has the size, stride, dilation, groups, dtype, device and training mode of ``conv``, and its padding
+        and padding mode unless they are given.
         """
         return cls._from_conv(conv, geometry)
 
@@ -240,30 +256,28 @@ class AdaptiveConv(nn.Module, ABC):
             raise ValueError(f"`conv` cannot be replaced: {LAZY}")
         if not isinstance(conv.weight, nn.Parameter):
             raise TypeError("`conv` computes its weight, by a parametrization or weight norm: remove that first")
-        if not geometry.get("learn_weight", True) and geometry.get("init") != "paper":
-            raise ValueError("`learn_weight` (=False) discards the weights of `conv` and requires init='paper'")
+        if not geometry.get("learn_weight", True):
+            raise ValueError("`learn_weight` (=False) would discard the weights of `conv`")
         layer = cls(
             conv.in_channels,
             conv.out_channels,
             conv.kernel_size,
             conv.stride,
-            conv.padding,
-            conv.dilation,
-            conv.groups,
-            conv.bias is not None,
+            dilation=conv.dilation,
+            groups=conv.groups,
+            bias=conv.bias is not None,
             device=conv.weight.device,
             dtype=conv.weight.dtype,
-            **{"padding_mode": conv.padding_mode, **geometry},
+            **{"padding": conv.padding, "padding_mode": conv.padding_mode, **geometry},
         )
-        if layer.init == "identity":
-            layer.weight, layer.bias = conv.weight, conv.bias
+        layer.weight, layer.bias = conv.weight, conv.bias
         return layer.train(conv.training)
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         options: dict[str, tuple[Any, Any]] = {
-            "padding": (self.padding, (0,) * self.dim),
+            "padding": ("same" if self.pads_at_run_time else self.padding, (0,) * self.dim),
             "dilation": (self.dilation, (1,) * self.dim),
             "groups": (self.groups, 1),
             "bias": (self.bias is not None, True),
@@ -271,13 +285,9 @@ class AdaptiveConv(nn.Module, ABC):
             "metric_groups": (self.metric_groups, 1),
             "learn_weight": (self.learn_weight, True),
             "modulation": (self.modulation, False),
-            "init": (self.init, "identity"),
             "backend": (self.backend, "auto"),
         }
         return text + "".join(f", {name}={value}" for name, (value, default) in options.items() if value != default)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_recorder": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("weight", "bias"):  # checkpoints of version 0.1
@@ -288,19 +298,25 @@ class AdaptiveConv(nn.Module, ABC):
         state_dict.setdefault(f"{prefix}geometry_gain", torch.ones((), dtype=gain.dtype) if gain.is_meta else gain)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _padding(self, padding: int | Sequence[int] | str) -> tuple[int, ...]:
+    def _padding(self, padding: int | Sequence[int] | str) -> tuple[tuple[int, ...], bool]:
+        """Return the padding on both sides of each axis, and whether inputs are padded at run time in addition."""
         if not isinstance(padding, str):
-            return _checks.tuple_of(padding, self.dim, "padding", minimum=0)
-        _checks.one_of(padding, ("same", "valid"), "padding")
-        if padding == "valid":
-            return (0,) * self.dim
+            return _checks.tuple_of(padding, self.dim, "padding", minimum=0), False
+        if _checks.one_of(padding, ("same", "valid"), "padding") == "valid":
+            return (0,) * self.dim, False
         extents = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         if any(s != 1 for s in self.stride) or any(extent % 2 for extent in extents):
-            raise ValueError(
-                f"`padding` (='same') requires stride 1 and an even dilation·(kernel_size − 1), got "
-                f"stride {self.stride}, kernel_size {self.kernel_size}, dilation {self.dilation}"
-            )
-        return tuple(extent // 2 for extent in extents)
+            return (0,) * self.dim, True
+        return tuple(extent // 2 for extent in extents), False
+
+    def pad_input(self, x: Tensor) -> Tensor:
+        """Pad for ``padding="same"`` if its amounts depend on the input size; otherwise return the input."""
+        if not self.pads_at_run_time:
+            return x
+        _checks.not_traced("padding='same' with amounts that depend on the input size")
+        axes = zip(x.shape[2:], self.kernel_size, self.stride, self.dilation, strict=True)
+        sums = [torch.sym_max(((n + s - 1) // s - 1) * s + d * (k - 1) + 1 - n, 0) for n, k, s, d in axes]
+        return pad(x, [(total // 2, total - total // 2) for total in sums], self.padding_mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the constants of the geometry with the weights; they keep their precision."""

@@ -10,6 +10,8 @@ from ..metrics.parametrizations import affine, constants
 from ..supports import Deformable, Dilated, Shifted
 from .base import AdaptiveConv
 
+__all__ = ["DeformableConv2d", "DilatedConv2d", "ShiftedConv2d"]
+
 
 class DeformableConv2d(AdaptiveConv):
     """Deformable convolution of images (B, C, H, W): one predicted offset per sample, 2·k_h·k_w parameters per pixel.
@@ -27,7 +29,7 @@ class DeformableConv2d(AdaptiveConv):
     def make_support(self, predicted: Tensor) -> Deformable:
         """Return the support whose sample j is displaced by the j-th predicted offset (y, x)."""
         offsets = affine(predicted, gain=self.geometry_gain)
-        return Deformable(offsets.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation)
+        return Deformable(offsets.unflatten(2, (-1, self.dim)), self.kernel_size, self.dilation, stride=self.stride)
 
 
 class ShiftedConv2d(AdaptiveConv):
@@ -44,7 +46,7 @@ class ShiftedConv2d(AdaptiveConv):
 
     def make_support(self, predicted: Tensor) -> Shifted:
         """Return the grid displaced by the predicted offset (y, x)."""
-        return Shifted(affine(predicted, gain=self.geometry_gain), self.kernel_size, self.dilation)
+        return Shifted(affine(predicted, gain=self.geometry_gain), self.kernel_size, self.dilation, stride=self.stride)
 
 
 class DilatedConv2d(AdaptiveConv):
@@ -62,4 +64,4 @@ class DilatedConv2d(AdaptiveConv):
     def make_support(self, predicted: Tensor) -> Dilated:
         """Return the grid scaled by the softplus of the raw parameter."""
         raw = affine(predicted, self.identity, self.geometry_gain)
-        return Dilated(torch.nn.functional.softplus(raw), self.kernel_size, self.dilation)
+        return Dilated(torch.nn.functional.softplus(raw), self.kernel_size, self.dilation, stride=self.stride)

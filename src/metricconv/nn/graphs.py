@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from .. import _checks
 
+__all__ = ["capture"]
+
 
 def capture(model: nn.Module, *inputs: Tensor) -> None:
     """Make a model replay CUDA graphs of its forward and backward pass in training mode.
@@ -17,7 +19,7 @@ def capture(model: nn.Module, *inputs: Tensor) -> None:
     For small images, launching a layer's kernels from Python takes longer than running them; a graph is one launch.
     Call this function in the same autocast context as the training step, then train as before on batches of the same
     shapes. Evaluation mode is unaffected. The warm-up steps do not change the state of the model, such as the running
-    statistics of batch normalisation. Copies of the model have no graphs. A model that was moved to another device and
+    statistics of batch normalization. Copies of the model have no graphs. A model that was moved to another device and
     back must be captured again.
 
     Args:

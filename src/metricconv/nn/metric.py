@@ -8,19 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
-from ..metrics import PARAMETRIZATIONS, Metric, Parametrization, edge_metric, gradient_metric, structure_metric
+from .._deprecation import renamed_arguments
+from ..metrics import PARAMETRIZATIONS, Metric, Parametrization, image_metric
 from ..metrics.flow import metric_padding
+from ..ops import parametrize
 from ..ops.problem import OutputGrid
 from ..stencils import STENCILS, Stencil, square_onion
 from ..supports import GeodesicBall, Rays, Support, TangentBall
 from .base import AdaptiveConv, AdaptiveOptions
 
-# Metrics of the input that `metric` accepts by name.
-INPUT_METRICS: dict[str, Callable[[Tensor], Metric]] = {
-    "gradient": gradient_metric,
-    "edge": edge_metric,
-    "structure": structure_metric,
-}
+__all__ = ["MetricConv", "MetricConv1d", "MetricConv2d", "MetricConv3d", "MetricOptions"]
 
 
 class MetricOptions(AdaptiveOptions, total=False):
@@ -43,20 +40,21 @@ class MetricConv(AdaptiveConv):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
-            default stencil requires odd kernel sizes.
+            default stencil requires odd kernel sizes. ``padding="same"`` is possible with any stride: the output size
+            is then ⌈input size / stride⌉, and padding that cannot be equal on both sides is larger at the end.
         padding_mode: "zeros" (default), "border" (also called "replicate", as in ``nn.Conv2d``), "reflect" or
             "circular": the values of samples outside of the input.
         parametrization: how raw parameters become a metric: "cholesky", "spectral6", "spectral7" (default), or a
             ``Parametrization``.
-        eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centred (Riemannian) and no drift is predicted.
+        eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centered (Riemannian) and no drift is predicted.
             Default: that of the parametrization.
         stencil: how a ball is sampled: "square_onion" (default: the identity metric gives the ordinary grid), "onion",
             "polar", or a ``Stencil``.
         radius: radius of the balls in pixels where the predicted M is the identity. Default: the extent of the
-            ordinary kernel, dilation·⌊k/2⌋; with ``init="paper"``, 1.
+            ordinary kernel, dilation·⌊k/2⌋.
         metric: a metric that replaces the predictor: a ``Metric``, a callable from the input to one, or "gradient",
             "edge" or "structure" for ``metrics.gradient_metric`` and so on with their default arguments. A metric of
-            the input's size is interpolated at the centres of the output pixels, also if a strided output happens to
+            the input's size is interpolated at the centers of the output pixels, also if a strided output happens to
             have the same size. It is neither in ``state_dict`` nor among the parameters.
         ball: "tangent" (default), from the metric at each pixel alone, or "geodesic", from the metric around each
             pixel. Both start equal, as the identity metric is constant.
@@ -66,8 +64,6 @@ class MetricConv(AdaptiveConv):
         metric_groups: number of groups of input channels, each with its own metric (default 1).
         learn_weight: False fixes the kernel to the mean over samples and channels; it is then a buffer.
         modulation: True multiplies each sample, at each pixel, by a predicted factor in (0, 2) that starts at 1.
-        init: "identity" (default) initialises weights as ``nn.Conv2d`` does; "paper" fills them with 1/(C·P), as in the
-            published experiments (with batch normalisation all output channels are then equal).
         backend: "auto" (default), "triton", "cpu" or "reference", as in ``support_conv``.
         device, dtype: of the parameters, as in ``nn.Conv2d``; the geometry is computed in float32 or wider.
 
@@ -76,6 +72,7 @@ class MetricConv(AdaptiveConv):
     torch.Size([2, 32, 8, 8])
     """
 
+    @renamed_arguments(parametrisation="parametrization")
     def __init__(
         self,
         in_channels: int,
@@ -99,7 +96,6 @@ class MetricConv(AdaptiveConv):
         metric_groups: int = 1,
         learn_weight: bool = True,
         modulation: bool = False,
-        init: str = "identity",
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -117,7 +113,6 @@ class MetricConv(AdaptiveConv):
             metric_groups=metric_groups,
             learn_weight=learn_weight,
             modulation=modulation,
-            init=init,
             backend=backend,
             device=device,
             dtype=dtype,
@@ -125,21 +120,20 @@ class MetricConv(AdaptiveConv):
         self.stencil = self._stencil(stencil)
         self._stencil_name = stencil if isinstance(stencil, str) else "given"
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
+        self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         if steps is not None and ball == "tangent":
             raise ValueError(f"`steps` (={steps!r}) requires ball='geodesic'")
-        if smooth != 1 and ball == "tangent":
+        if self.smooth != 1 and ball == "tangent":
             raise ValueError(f"`smooth` (={smooth!r}) requires ball='geodesic'")
         self.rays = Rays.of(self.stencil) if ball == "geodesic" else None
         self.steps = steps if steps is None else _checks.whole(steps, "steps", minimum=1)
-        self.smooth = _checks.whole(smooth, "smooth", minimum=0)
-        paper = self.init == "paper"
         extent = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
-        self.radius = float(1 if paper else max(extent, 1)) if radius is None else _checks.positive(radius, "radius")
+        self.radius = float(max(extent, 1)) if radius is None else _checks.positive(radius, "radius")
         self.metric = _resolve_metric(metric)
         self.parametrization: Parametrization | None = None
         if metric is None:
             self.parametrization = self._parametrization(parametrization, eps_omega)
-            self.add_predictor(self.parametrization.neutral() if paper else self.parametrization.identity())
+            self.add_predictor(self.parametrization.identity())
         else:
             for name, value, default in (
                 ("modulation", self.modulation, False),
@@ -153,6 +147,7 @@ class MetricConv(AdaptiveConv):
         self.sync_constants()
 
     @classmethod
+    @renamed_arguments(parametrisation="parametrization")
     def from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, **geometry: Unpack[MetricOptions]) -> Self:
         """Return a metric convolution that shares the weights of ``conv``; see ``AdaptiveConv.from_conv``."""
         return cls._from_conv(conv, geometry)
@@ -160,15 +155,17 @@ class MetricConv(AdaptiveConv):
     def make_support(self, predicted: Tensor) -> TangentBall | GeodesicBall:
         """Return the unit balls of the predicted metric."""
         assert self.parametrization is not None
-        to_metric = self.parametrization.formula if self.backend == "reference" else self.parametrization
-        return self._unit_balls(to_metric(predicted, self.identity, self.geometry_gain, self.radius))
+        metric = parametrize(
+            self.parametrization, predicted, self.identity, self.geometry_gain, self.radius, backend=self.backend
+        )
+        return self._unit_balls(metric)
 
     def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return the unit balls of all output pixels, and the modulation (B, G, P, *out) or None."""
         if self.metric is None:
             return super().predict_support(x)
         self.check_input(x)
-        return self._unit_balls(self._metric_of(x)).with_stride(self.stride), None
+        return self._unit_balls(self._metric_of(self.pad_input(x))), None
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
@@ -194,7 +191,7 @@ class MetricConv(AdaptiveConv):
 
     def _unit_balls(self, metric: Metric) -> TangentBall | GeodesicBall:
         if self.rays is None or not len(self.rays.vectors):  # one central sample: both kinds of ball are equal
-            return TangentBall(metric, self.stencil, self.dilation)
+            return TangentBall(metric, self.stencil, self.dilation, stride=self.stride)
         return GeodesicBall(
             metric,
             self.rays,
@@ -211,10 +208,10 @@ class MetricConv(AdaptiveConv):
         if not isinstance(metric, Metric):
             raise TypeError(f"`metric` must return a Metric, got {type(metric).__name__}")
         grid = OutputGrid(tuple(x.shape[2:]), self.kernel_size, self.dilation, self.stride, self.padding)
-        # With stride 1 and equal sizes the centres of the output pixels are the input pixels.
+        # With stride 1 and equal sizes the centers of the output pixels are the input pixels.
         if metric.spatial == x.shape[2:] and (max(self.stride) > 1 or grid.size != x.shape[2:]):
             like = next(iter(metric.tensors().values()))
-            metric = metric.at(grid.centres(like).unsqueeze(0))
+            metric = metric.at(grid.centers(like).unsqueeze(0))
         return metric
 
     def _stencil(self, stencil: str | Stencil) -> Stencil:
@@ -295,7 +292,7 @@ def _resolve_metric(
 ) -> Metric | Callable[[Tensor], Metric] | None:
     """Return the function that a name stands for; anything else must be a metric, a callable or None."""
     if isinstance(metric, str):
-        return INPUT_METRICS[_checks.one_of(metric, INPUT_METRICS, "metric")]
+        return image_metric(metric)
     if metric is None or isinstance(metric, Metric) or callable(metric):
         return metric
     raise TypeError(f"`metric` must be a Metric, a function of the input or a name, got {type(metric).__name__}")

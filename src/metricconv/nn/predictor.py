@@ -1,4 +1,4 @@
-"""The predictor of an adaptive convolution: a convolution initialised to zero."""
+"""The predictor of an adaptive convolution: a convolution initialized to zero."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from .. import _interpolation
-from ..ops.functional import narrow_conv
+from ..ops.fused import conv_with_few_outputs
+
+__all__ = ["Predictor"]
 
 
 class Predictor(nn.Module):
     """Predict the raw parameters of every output pixel from the input.
 
-    It is initialised to zero, so that a layer starts at its identity. It is deliberately not an ``nn.Conv2d``, so that
-    loops that initialise every ``nn.Conv2d`` of a model do not change it.
+    It is initialized to zero, so that a layer starts at its identity. It is deliberately not an ``nn.Conv2d``, so that
+    loops that initialize every ``nn.Conv2d`` of a model do not change it.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Predictor(nn.Module):
         nn.init.zeros_(self.bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a checkpoint; parameters that it lacks become zero if they are on the meta device."""
+        """Load a checkpoint; missing parameters become zero if they are on the meta device."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata, _, missing, *_ = args
         if metadata.get("assign_to_params_buffers"):
@@ -53,9 +55,9 @@ class Predictor(nn.Module):
         """Return (B, out_channels, *out), on the output grid of the layer."""
         padding: Sequence[int] = self.padding
         if self.padding_mode != "zeros" and any(padding):
-            x = _pad(x, padding, self.padding_mode)
+            x = pad(x, [(p, p) for p in padding], self.padding_mode)
             padding = (0,) * len(padding)
-        return narrow_conv(x, self.weight, self.bias, self.stride, padding, self.dilation)
+        return conv_with_few_outputs(x, self.weight, self.bias, self.stride, padding, self.dilation)
 
     def extra_repr(self) -> str:
         """Describe the predictor in a printed model."""
@@ -63,13 +65,13 @@ class Predictor(nn.Module):
         return f"{in_channels} → {out_channels} parameters per pixel, kernel_size={tuple(kernel)}"
 
 
-def _pad(x: Tensor, padding: Sequence[int], padding_mode: str) -> Tensor:
-    """Pad every spatial axis on both sides, if necessary by more than ``nn.functional.pad`` supports."""
-    if all(p < size for p, size in zip(padding, x.shape[2:], strict=True)):
-        mode = "replicate" if padding_mode == "border" else padding_mode
-        return nn.functional.pad(x, [p for p in reversed(padding) for _ in range(2)], mode)
-    for axis, p in enumerate(padding, 2):
+def pad(x: Tensor, amounts: Sequence[tuple[int, int]], padding_mode: str) -> Tensor:
+    """Pad the start and the end of each spatial axis, if necessary by more than ``nn.functional.pad`` supports."""
+    if padding_mode == "zeros" or all(max(a) < size for a, size in zip(amounts, x.shape[2:], strict=True)):
+        mode = {"zeros": "constant", "border": "replicate"}.get(padding_mode, padding_mode)
+        return nn.functional.pad(x, [p for both in reversed(amounts) for p in both], mode)
+    for axis, (start, end) in enumerate(amounts, 2):
         size = x.shape[axis]
-        index, _ = _interpolation.line(-p, size + p, size, padding_mode, x.device)
+        index, _ = _interpolation.line(-start, size + end, size, padding_mode, x.device)
         x = x.index_select(axis, index)
     return x

@@ -1,7 +1,6 @@
-"""Training of networks with adaptive convolutions: parameter groups, regularisation, warm-up, recording."""
+"""Training of networks with adaptive convolutions: parameter groups, regularization, warm-up, recording."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,18 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..supports import Support
-from .base import AdaptiveConv
+from .base import ACTIVE_RECORDINGS, RECORDERS, AdaptiveConv
+
+__all__ = [
+    "adaptive_layers",
+    "geometry_l1",
+    "param_groups",
+    "record_supports",
+    "reset_geometry",
+    "set_geometry_gain",
+    "watch_supports",
+]
+_MAX_GAIN = 1e4  # float16 holds it
 
 
 def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveConv]]:
@@ -23,18 +33,18 @@ def param_groups(
     model: nn.Module,
     lr: float | Tensor,
     metric_lr_mult: float = 0.1,
-    weight_decay: float = 0.0,
-    metric_weight_decay: float = 0.0,
+    weight_decay: float | None = None,
+    metric_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return two parameter groups for an optimiser: the predictors, and all other parameters of a model.
+    """Return two parameter groups for an optimizer: all parameters except those of predictors, and the predictors.
 
     Args:
         model: any module.
-        lr: learning rate of the other parameters.
+        lr: learning rate of the first group.
         metric_lr_mult: learning rate of the predictors, relative to ``lr``. 0.1 (default) suits tangent balls; 0.01
             suits geodesic balls, deformable and shifted layers.
-        weight_decay: weight decay of the other parameters (default 0).
-        metric_weight_decay: weight decay of the predictors (default 0).
+        weight_decay: weight decay of the first group. Default: that of the optimizer.
+        metric_weight_decay: weight decay of the predictors. Default: that of the optimizer.
 
     >>> from metricconv.nn import MetricConv2d
     >>> groups = param_groups(MetricConv2d(3, 8, 3), lr=0.1)
@@ -43,20 +53,19 @@ def param_groups(
     """
     _checks.not_negative(lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "lr")
     _checks.not_negative(metric_lr_mult, "metric_lr_mult")
-    _checks.not_negative(weight_decay, "weight_decay")
-    _checks.not_negative(metric_weight_decay, "metric_weight_decay")
     predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
     predictor_parameters = {id(p): p for predictor in predictors for p in predictor.parameters()}
     rest = [p for p in model.parameters() if id(p) not in predictor_parameters]
-    return [
-        {"name": "weights", "params": rest, "lr": lr, "weight_decay": weight_decay},
-        {
-            "name": "geometry",
-            "params": list(predictor_parameters.values()),
-            "lr": lr * metric_lr_mult,
-            "weight_decay": metric_weight_decay,
-        },
+    groups: list[dict[str, Any]] = [
+        {"name": "weights", "params": rest, "lr": lr},
+        {"name": "geometry", "params": list(predictor_parameters.values()), "lr": lr * metric_lr_mult},
     ]
+    decays = {"weight_decay": weight_decay, "metric_weight_decay": metric_weight_decay}
+    for group, (name, decay) in zip(groups, decays.items(), strict=True):
+        if decay is not None:  # without the key the optimizer's own weight decay applies
+            _checks.not_negative(decay, name)
+            group["weight_decay"] = decay
+    return groups
 
 
 def geometry_l1(model: nn.Module) -> Tensor:
@@ -67,7 +76,7 @@ def geometry_l1(model: nn.Module) -> Tensor:
     predictors = [layer.predictor for _, layer in adaptive_layers(model) if layer.predictor is not None]
     means = [p.abs().mean() for predictor in predictors for p in predictor.parameters()]
     if not means:
-        raise ValueError("`model` has no adaptive convolution with a predictor to regularise")
+        raise ValueError("`model` has no adaptive convolution with a predictor to regularize")
     return torch.stack(means).mean()
 
 
@@ -77,7 +86,8 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
     Call it with an increasing gain to warm up, between a backward pass and the next forward pass. A model without
     adaptive convolutions is unchanged.
     """
-    _checks.not_negative(gain, "gain")
+    if _checks.not_negative(gain, "gain") > _MAX_GAIN:
+        raise ValueError(f"`gain` (={gain!r}) must be at most {_MAX_GAIN:.0e}")
     for _, layer in adaptive_layers(model):
         layer.geometry_gain.fill_(gain)
 
@@ -85,7 +95,7 @@ def set_geometry_gain(model: nn.Module, gain: float) -> None:
 def reset_geometry(model: nn.Module) -> None:
     """Set every predictor of a model to zero and its gain to 1, so that layers sample the ordinary grid again.
 
-    Weights are unchanged. Call it after code that initialises all parameters of a model, including the predictors'.
+    Weights are unchanged. Call it after code that initializes all parameters of a model, including the predictors'.
     """
     for _, layer in adaptive_layers(model):
         layer.reset_geometry()
@@ -109,20 +119,20 @@ def record_supports(model: nn.Module) -> Iterator[dict[str, Support]]:
 
 @contextlib.contextmanager
 def watch_supports(model: nn.Module, callback: Callable[[str, Support], None]) -> Iterator[None]:
-    """Call ``callback(name, support)`` at every forward pass of an adaptive convolution of a model."""
-    layers = dict(adaptive_layers(model))
-    before = {name: layer._recorder for name, layer in layers.items()}
+    """Call ``callback(name, support)`` at every forward pass of an adaptive convolution of a model.
 
-    def record(name: str, support: Support) -> None:
-        callback(name, support)
-        outer = before[name]  # of an enclosing context
-        if outer is not None:
-            outer(support)
+    Forward passes in other threads are not reported.
+    """
+    names = {id(layer): name for name, layer in adaptive_layers(model)}
 
-    for name, layer in layers.items():
-        layer._recorder = functools.partial(record, name)
+    def record(layer: AdaptiveConv, support: Support) -> None:
+        if id(layer) in names:
+            callback(names[id(layer)], support)
+
+    token = RECORDERS.set((*RECORDERS.get(), record))
+    ACTIVE_RECORDINGS.append(record)
     try:
         yield
     finally:
-        for name, layer in layers.items():
-            layer._recorder = before[name]
+        ACTIVE_RECORDINGS.remove(record)
+        RECORDERS.reset(token)

@@ -1,4 +1,4 @@
-"""The one operator of Theorem 1, and the backends that compute it."""
+"""The operator of Theorem 1, which sums an image over the support of each pixel, and the backends that compute it."""
 
 from .functional import (
     check_finite,
@@ -9,6 +9,7 @@ from .functional import (
     metric_conv3d,
     support_conv,
 )
+from .fused import parametrize
 from .report import BackendReport, BackendState, backend_report
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "metric_conv1d",
     "metric_conv2d",
     "metric_conv3d",
+    "parametrize",
     "support_conv",
 ]

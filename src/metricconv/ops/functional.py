@@ -1,44 +1,31 @@
-"""The operator as users call it: argument checks, defaults, choice of the backend, autocast."""
+"""The operator as users call it: argument checks, defaults, autocast, selection of the backend."""
 
 import contextlib
-import contextvars
 import dataclasses
-import functools
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import ParamSpec
+from collections.abc import Iterator, Sequence
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from .. import _checks
 from ..metrics import Metric, check_positive
+from ..metrics.flow import metric_padding
 from ..stencils import Stencil, square_onion
 from ..supports import GeodesicBall, Support, TangentBall, from_torchvision_offsets
-from . import cpu, reference, triton
-from .problem import Problem, check
+from .backends import choose_backend
+from .problem import OutputGrid, Problem, check, check_broadcast, support_tensors
 
-_LOGGER = logging.getLogger(__name__)
-_Arguments = ParamSpec("_Arguments")
-_CONV = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
-
-_checking_finite = contextvars.ContextVar("checking_finite", default=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Backend:
-    """A backend: a function that computes a problem, and one that returns why it cannot, or None."""
-
-    run: Callable[[Problem], Tensor]
-    unsupported_reason: Callable[[Problem], str | None]
-
-
-# In order of preference: "auto" takes the first that supports the problem.
-BACKENDS: dict[str, Backend] = {
-    "triton": Backend(triton.run, triton.unsupported_reason),
-    "cpu": Backend(cpu.run, cpu.unsupported_reason),
-    "reference": Backend(reference.run, lambda problem: None),
-}
+__all__ = [
+    "MetricConvOptions",
+    "check_finite",
+    "deform_conv2d",
+    "metric_conv",
+    "metric_conv1d",
+    "metric_conv2d",
+    "metric_conv3d",
+    "support_conv",
+]
 
 
 def support_conv(
@@ -54,28 +41,30 @@ def support_conv(
     padding_mode: str = "zeros",
     backend: str = "auto",
 ) -> Tensor:
-    """Sum an image over a support: y(o) = bias + Σ_j w_j · m_j(o) · x(centre(o) + Δ_j(o)).
+    """Return the weighted sum of the input over a support: y(o) = bias + Σ_j w_j · m_j(o) · x(center(o) + Δ_j(o)).
 
-    Standard, dilated, shifted, deformable and metric convolutions are this one operator with another support.
+    Standard, dilated, shifted, deformable and metric convolutions are this operator with different supports.
 
-    Between pixels x is interpolated linearly along each axis, so it has a kink wherever a coordinate is a whole number,
-    as all coordinates of a converted layer are at first. The derivative there is the mean of the two one-sided slopes,
-    that is, the central difference of the neighbouring pixels (padded by ``padding_mode``), in every backend. A
-    coordinate counts as whole within 2⁻¹⁶ pixels in float32 and 2⁻³⁶ in float64.
+    Between pixels x is interpolated linearly along each axis. It has a kink wherever a coordinate is an integer,
+    which includes all coordinates of a converted layer at initialization. The derivative there is the mean of the two
+    one-sided slopes, that is, the central difference of the neighboring pixels (padded by ``padding_mode``), in every
+    backend. A coordinate counts as an integer within 2⁻¹⁶ pixels in float32 and 2⁻³⁶ in float64.
 
     Args:
         input: (B, C_in, *spatial).
-        support: where each output pixel looks; its metric groups G split the input channels evenly.
-        weight: (C_out, C_in/groups, *kernel_size), cell j row by row for sample j.
+        support: sampling locations of each output pixel; its metric groups G split the input channels evenly.
+        weight: (C_out, C_in/groups, *kernel_size); sample j uses cell j in row-major order.
         bias: (C_out,).
-        stride, padding: as in ``nn.Conv2d``; the output has the size ``nn.Conv2d`` would give it.
-        groups: splits the channels among the weights, as in ``nn.Conv2d``; independent of G.
-        modulation: (B, G, P, *out), multiplies each sample.
-        padding_mode: what samples see past the border: "zeros", "border", "reflect" or "circular".
-        backend: "auto", or the name of a backend; one that does not support the call raises an error with the reason.
+        stride, padding: as in ``nn.Conv2d``, which also gives the size of the output.
+        groups: number of channel groups with separate weights, as in ``nn.Conv2d``; independent of G.
+        modulation: (B, G, P, *out), factor of each sample.
+        padding_mode: values outside the image: "zeros" (default), "border" (also called "replicate"), "reflect" or
+            "circular".
+        backend: "auto" (default), or the name of a backend, which raises an error with the reason if it does not
+            support the call.
 
     Returns:
-        (B, C_out, *out), in the input's dtype, or autocast's.
+        (B, C_out, *out), in the dtype of the input, or of autocast.
 
     >>> import metricconv as mc
     >>> x, w = torch.randn(1, 3, 8, 8), torch.randn(5, 3, 3, 3)
@@ -86,21 +75,40 @@ def support_conv(
     _checks.instance_of(support, Support, "support")
     stride = _checks.tuple_of(stride, support.dim, "stride", minimum=1)
     padding = _checks.tuple_of(padding, support.dim, "padding", minimum=0)
+    mode = _checks.padding_mode(padding_mode)
     device = _checks.floating(input, "input").device.type
     autocast = device != "meta" and torch.is_autocast_enabled(device)
-    if autocast and input.dtype != torch.float64:  # backends convert the weights to the input's dtype
+    if autocast and input.dtype != torch.float64:  # backends convert the weights to the dtype of the input
         dtype = torch.get_autocast_dtype(device)
         input = input.to(dtype)
         bias, modulation = (t if t is None else t.to(dtype) for t in (bias, modulation))
-    problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, padding_mode)
+    problem = Problem(input, support, weight, bias, stride, padding, groups, modulation, mode)
     check(problem)
     if isinstance(support, GeodesicBall):
+        _checks.not_traced("geodesic balls")
         problem = dataclasses.replace(problem, support=support.expand_to(problem.grid.size))
-    if not torch.compiler.is_compiling() and _checking_finite.get():
+    if not torch.compiler.is_compiling() and _checks.checking_finite.get():
         _check_finite(problem)
-    chosen = choose_backend(problem, backend)
-    with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
-        return chosen.run(problem)
+    run = choose_backend(problem, backend).run
+    if not autocast:
+        return run(problem)
+    with torch.autocast(device, enabled=False):
+        return run(problem)
+
+
+class MetricConvOptions(TypedDict, total=False):
+    """Keyword arguments of ``metric_conv``."""
+
+    stride: int | Sequence[int]
+    padding: int | Sequence[int]
+    dilation: int | Sequence[int]
+    modulation: Tensor | None
+    stencil: Stencil | None
+    ball: str
+    steps: int | None
+    smooth: int
+    padding_mode: str
+    backend: str
 
 
 def metric_conv(
@@ -108,24 +116,32 @@ def metric_conv(
     metric: Metric,
     weight: Tensor,
     bias: Tensor | None = None,
+    *,
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     modulation: Tensor | None = None,
-    *,
     stencil: Stencil | None = None,
+    ball: str = "tangent",
+    steps: int | None = None,
+    smooth: int = 1,
     padding_mode: str = "zeros",
     backend: str = "auto",
 ) -> Tensor:
-    """Convolve over the unit tangent balls of a metric, in any dimension; arguments ordered as torchvision's.
+    """Return the convolution of the input over the unit balls of a metric: ``MetricConv`` as a function.
 
     Args:
         input, weight, bias, stride, padding, modulation, padding_mode, backend: as in ``support_conv``; ``groups``
             follows from the shapes of input and weight.
         metric: the metric at each output pixel.
-        dilation: sets the output's size and centres, as in ``nn.Conv2d``; the ball's size is the metric's affair.
-        stencil: how the ball is sampled; if not given, by the square onion of the weight's kernel size, odd then, and
-            dilation, as in ``MetricConv2d``: a round metric of the kernel's reach gives the ordinary convolution.
+        dilation: determines the size of the output and the centers of its pixels, as in ``nn.Conv2d``, and the default
+            stencil. The size of the balls depends on the metric only.
+        stencil: sampling pattern of the ball. Default: the square onion of the weight's kernel size, which must be odd,
+            and dilation, as in ``MetricConv``. A round metric of the kernel's extent then gives the ordinary
+            convolution.
+        ball: "tangent" (default) or "geodesic"; see ``TangentBall`` and ``GeodesicBall``.
+        steps: integration steps per geodesic. Default: 3 for kernels up to 5 wide, otherwise 4.
+        smooth: how many times the metric is smoothed before geodesics are traced. Default: 1.
 
     >>> import metricconv as mc
     >>> x, w = torch.randn(1, 3, 8, 8), torch.randn(5, 3, 3, 3)
@@ -137,16 +153,20 @@ def metric_conv(
     groups = _groups(input, weight)
     dilation = _checks.tuple_of(dilation, metric.dim, "dilation", minimum=1)
     if stencil is None:
-        kernel_size = tuple(weight.shape[2:])
-        if len(kernel_size) != metric.dim or any(k % 2 == 0 for k in kernel_size):
-            raise ValueError(
-                f"`weight` has kernel size {kernel_size}: it must be odd along the {metric.dim} spatial axes of "
-                "`metric`; give a `stencil` for an even one"
-            )
-        stencil = square_onion(kernel_size, spacing=dilation)
+        stencil = _square_onion_of(weight, metric.dim, dilation)
+    support: Support
+    if _checks.one_of(ball, ("tangent", "geodesic"), "ball") == "geodesic":
+        mode = metric_padding(_checks.padding_mode(padding_mode))
+        support = GeodesicBall(metric, stencil, steps, smooth, dilation, stride=stride, padding_mode=mode)
+    else:
+        smooth = _checks.whole(smooth, "smooth", minimum=0)
+        for name, value, default in (("steps", steps, None), ("smooth", smooth, 1)):
+            if value is not default and value != default:
+                raise ValueError(f"`{name}` (={value!r}) requires ball='geodesic'")
+        support = TangentBall(metric, stencil, dilation)
     return support_conv(
         input,
-        TangentBall(metric, stencil, dilation),
+        support,
         weight,
         bias,
         stride=stride,
@@ -158,24 +178,28 @@ def metric_conv(
     )
 
 
-def _face(general: Callable[_Arguments, Tensor], dim: int, what: str) -> Callable[_Arguments, Tensor]:
-    """Return the operator for one dimension, with the arguments of the general one."""
-
-    @functools.wraps(general)
-    def face(*args: _Arguments.args, **options: _Arguments.kwargs) -> Tensor:
-        metric = args[1] if len(args) > 1 else options.get("metric")
-        if isinstance(metric, Metric) and metric.dim != dim:
-            raise ValueError(f"`metric` has {metric.dim} spatial axes; metric_conv{dim}d needs {dim}")
-        return general(*args, **options)
-
-    face.__name__ = face.__qualname__ = f"metric_conv{dim}d"
-    face.__doc__ = f"Convolve {what} over the unit tangent balls of a metric: ``metric_conv``, in {dim}-D alone."
-    return face
+def metric_conv1d(
+    input: Tensor, metric: Metric, weight: Tensor, bias: Tensor | None = None, **options: Unpack[MetricConvOptions]
+) -> Tensor:
+    """Return ``metric_conv`` of signals (B, C, L); raise an error for metrics of other than 1 spatial axis."""
+    _check_dim(metric, 1)
+    return metric_conv(input, metric, weight, bias, **options)
 
 
-metric_conv1d = _face(metric_conv, 1, "signals (B, C, L)")
-metric_conv2d = _face(metric_conv, 2, "images (B, C, H, W)")
-metric_conv3d = _face(metric_conv, 3, "volumes (B, C, D, H, W)")
+def metric_conv2d(
+    input: Tensor, metric: Metric, weight: Tensor, bias: Tensor | None = None, **options: Unpack[MetricConvOptions]
+) -> Tensor:
+    """Return ``metric_conv`` of images (B, C, H, W); raise an error for metrics of other than 2 spatial axes."""
+    _check_dim(metric, 2)
+    return metric_conv(input, metric, weight, bias, **options)
+
+
+def metric_conv3d(
+    input: Tensor, metric: Metric, weight: Tensor, bias: Tensor | None = None, **options: Unpack[MetricConvOptions]
+) -> Tensor:
+    """Return ``metric_conv`` of volumes (B, C, D, H, W); raise an error for metrics of other than 3 spatial axes."""
+    _check_dim(metric, 3)
+    return metric_conv(input, metric, weight, bias, **options)
 
 
 def deform_conv2d(
@@ -188,14 +212,22 @@ def deform_conv2d(
     dilation: int | Sequence[int] = 1,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Compute ``torchvision.ops.deform_conv2d`` with its own arguments, on any device and in any dtype.
+    """Return ``torchvision.ops.deform_conv2d`` of the same arguments, on any device and in any dtype.
 
-    Outputs are equal to torchvision's, and so are gradients wherever no sample has a whole coordinate. At a whole
+    Outputs are equal to torchvision's, and so are gradients wherever no sample has an integer coordinate. At an integer
     coordinate, as everywhere at zero offsets, torchvision's gradient of ``offset`` is the slope on one side; here it is
     the mean of the slopes on both sides, as in ``support_conv``.
     """
     groups = _groups(input, weight)
+    if weight.dim() != 4 or not all(weight.shape[2:]):
+        raise ValueError(f"`weight` must be (C_out, C_in/groups, k_h, k_w), got shape {tuple(weight.shape)}")
     support = from_torchvision_offsets(offset, tuple(weight.shape[2:]), dilation)
+    stride = _checks.tuple_of(stride, 2, "stride", minimum=1)
+    padding = _checks.tuple_of(padding, 2, "padding", minimum=0)
+    grid = OutputGrid(tuple(input.shape[2:]), support.kernel_size, support.dilation, stride, padding)
+    for name, tensor in (("offset", offset), ("mask", mask)):
+        if tensor is not None and input.dim() == 4:
+            check_broadcast(_checks.floating(tensor, name), name, input.shape[0], grid.size)
     modulation = None
     if mask is not None:
         if _checks.floating(mask, "mask").dim() != 4 or mask.shape[1] != support.groups * support.samples:
@@ -209,35 +241,13 @@ def deform_conv2d(
     )
 
 
-def narrow_conv(
-    input: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
-    """Compute torch's own convolution, in 1-D to 3-D; by kernels for few outputs where these are faster."""
-    y = triton.narrow_conv(input, weight, bias, stride, padding, dilation)
-    return _CONV[input.dim() - 2](input, weight, bias, stride, padding, dilation) if y is None else y
-
-
-def choose_backend(problem: Problem, name: str = "auto") -> Backend:
-    """Return the backend of that name, or with "auto" the first that supports the problem."""
-    if name == "auto":
-        chosen = next(key for key, backend in BACKENDS.items() if backend.unsupported_reason(problem) is None)
-        if not torch.compiler.is_compiling() and _LOGGER.isEnabledFor(logging.DEBUG):
-            _LOGGER.debug("backend %s chosen: %s", chosen, _availability(problem))
-        return BACKENDS[chosen]
-    if name not in BACKENDS:
-        raise ValueError(f"`backend` (={name!r}) must be 'auto' or one of these: {_availability(problem)}")
-    reason = BACKENDS[name].unsupported_reason(problem)
-    if reason is not None:
-        raise ValueError(f"`backend` (={name!r}) cannot compute this: {reason}. Available: {_availability(problem)}")
-    return BACKENDS[name]
-
-
 @contextlib.contextmanager
 def check_finite() -> Iterator[None]:
-    """Raise an error that names the pixel if a ``support_conv`` inside meets NaN, infinity or a metric not positive.
+    """Check the arguments of every ``support_conv`` inside: all values finite, all metrics positive.
 
-    Off by default, since looking synchronises with the device. Compiled graphs are not checked: run the network
-    uncompiled, or under ``torch.compiler.set_stance("force_eager")``.
+    It also checks images of which a metric is computed (``gradient_metric`` and others), which on the CPU are always
+    checked. The error names the pixel. Checks are off by default, since they synchronize with the device. Compiled
+    graphs are not checked: run the network uncompiled, or under ``torch.compiler.set_stance("force_eager")``.
 
     >>> import metricconv as mc
     >>> with mc.check_finite():
@@ -246,15 +256,15 @@ def check_finite() -> Iterator[None]:
         ...
     ValueError: `input` must be finite, got nan at index (0, 0, 0, 0) (9 such of 9 values)
     """
-    token = _checking_finite.set(True)
+    token = _checks.checking_finite.set(True)
     try:
         yield
     finally:
-        _checking_finite.reset(token)
+        _checks.checking_finite.reset(token)
 
 
 def _groups(input: Tensor, weight: Tensor) -> int:
-    """Return the number of groups that the channels of input and weight imply."""
+    """Return the number of groups that follows from the channels of input and weight."""
     for name, tensor in (("input", input), ("weight", weight)):
         if _checks.floating(tensor, name).dim() < 3:
             raise ValueError(f"`{name}` must have spatial axes after its first two, got shape {tuple(tensor.shape)}")
@@ -262,14 +272,25 @@ def _groups(input: Tensor, weight: Tensor) -> int:
     return input.shape[1] // weight.shape[1]
 
 
-def _availability(problem: Problem) -> str:
-    states = {name: backend.unsupported_reason(problem) for name, backend in BACKENDS.items()}
-    return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
+def _square_onion_of(weight: Tensor, dim: int, dilation: tuple[int, ...]) -> Stencil:
+    """Return the square onion of a weight's kernel size."""
+    kernel_size = tuple(weight.shape[2:])
+    if len(kernel_size) != dim or any(k % 2 == 0 for k in kernel_size):
+        raise ValueError(
+            f"`weight` has kernel size {kernel_size}: it must be odd along the {dim} spatial axes of `metric`; an even "
+            "one requires a `stencil`"
+        )
+    return square_onion(kernel_size, spacing=dilation)
+
+
+def _check_dim(metric: Metric, dim: int) -> None:
+    if isinstance(metric, Metric) and metric.dim != dim:
+        raise ValueError(f"`metric` has {metric.dim} spatial axes; metric_conv{dim}d needs {dim}")
 
 
 def _check_finite(problem: Problem) -> None:
     tensors = {"input": problem.input, "weight": problem.weight, "bias": problem.bias, "modulation": problem.modulation}
-    tensors |= {f"support.{name}": tensor for name, tensor in problem.support.tensors().items()}
+    tensors |= support_tensors(problem.support)
     for name, tensor in tensors.items():
         if tensor is not None:
             _checks.finite(tensor, name)

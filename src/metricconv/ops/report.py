@@ -2,7 +2,9 @@
 
 import dataclasses
 
-from . import cpu, triton
+from .backends import BACKENDS
+
+__all__ = ["BackendReport", "BackendState", "backend_report"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,12 +13,12 @@ class BackendState:
 
     Args:
         name: the value of ``backend`` in ``support_conv``.
-        what: what it computes, with its measured speed.
+        description: what it computes, with its measured speed.
         missing: the missing requirement and how to satisfy it, or None if the backend is available.
     """
 
     name: str
-    what: str
+    description: str
     missing: str | None
 
     @property
@@ -26,7 +28,7 @@ class BackendState:
 
     def __str__(self) -> str:
         state = "available" if self.missing is None else f"not available: {self.missing}"
-        return f"{self.name}: {state}\n    {self.what}"
+        return f"{self.name}: {state}\n    {self.description}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +50,4 @@ def backend_report() -> BackendReport:
     reference: available
         any support, any dimension, any order of derivative, in plain PyTorch
     """
-    missing = cpu.missing_dependency()
-    return BackendReport(
-        (
-            BackendState("triton", _TRITON, triton.missing_dependency()),
-            BackendState("cpu", _CPU, missing and f"{missing}; pip install 'metricconv[cpu]'"),
-            BackendState("reference", _REFERENCE, None),
-        )
-    )
-
-
-# Ratios are those of the tables in benchmarks/.
-_TRITON = (
-    "fused kernels for CUDA devices; on an H200, forward + backward in float32, 9 to 66 times as fast as the reference"
-)
-_CPU = (
-    "kernels for CPUs, compiled by numba on the first call and kept for later processes; on two threads, forward + "
-    "backward of tangent balls, 6 to 18 times as fast as the reference"
-)
-_REFERENCE = "any support, any dimension, any order of derivative, in plain PyTorch"
+    return BackendReport(tuple(BackendState(b.name, b.description, b.missing_dependency()) for b in BACKENDS.values()))

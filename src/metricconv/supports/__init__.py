@@ -1,11 +1,10 @@
-"""Where each pixel looks: Δ_x as a value."""
+"""Supports: the sampling locations Δ_x of each output pixel, as values."""
 
 from .base import Support
 from .deformable import Deformable, from_torchvision_offsets, to_torchvision_offsets
 from .dilated import Dilated
 from .geodesic import GeodesicBall, Rays
 from .grid import Grid
-from .heat_ball import HeatBall
 from .shifted import Shifted
 from .tangent_ball import TangentBall
 
@@ -14,7 +13,6 @@ __all__ = [
     "Dilated",
     "GeodesicBall",
     "Grid",
-    "HeatBall",
     "Rays",
     "Shifted",
     "Support",

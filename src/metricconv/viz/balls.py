@@ -8,20 +8,35 @@ from typing import Any
 
 import matplotlib.axes
 import torch
-from matplotlib.colors import to_rgba
+from matplotlib.colors import is_color_like, to_rgba
 from matplotlib.patches import Polygon
 from torch import Tensor
 
 from .. import _checks
+from .._deprecation import renamed_arguments
 from ..metrics import Metric, Randers, Riemannian, check_positive, fit_randers, geodesics, smoothed
 from ..nn import AdaptiveConv
 from ..stencils import Stencil
 from ..supports import GeodesicBall, Support, TangentBall
-from ..supports.geodesic import sight
+from ..supports.geodesic import halo_width
 from . import canvas
 
+__all__ = [
+    "Ball",
+    "COLORS",
+    "KINDS",
+    "ball_kind",
+    "draw_ball",
+    "ellipses",
+    "field_size",
+    "in_field",
+    "one_field",
+    "plot_unit_balls",
+    "unit_balls",
+]
+
 KINDS = ("tangent", "geodesic")
-COLOURS = {"tangent": canvas.SKY, "geodesic": canvas.ORANGE, "fitted": canvas.GREEN}
+COLORS = {"tangent": canvas.SKY, "geodesic": canvas.ORANGE, "fitted": canvas.GREEN}
 # Points per outline and steps per geodesic: smooth at print size.
 _OUTLINE, _STEPS = 128, 24
 # Bounds the asymmetry of a fitted ball, which few samples determine poorly.
@@ -83,7 +98,7 @@ def unit_balls(
         _checks.instance_of(stencil, Stencil, "stencil")
         if stencil.dim != 2:
             raise ValueError(f"`stencil` must have 2 axes to be plotted, got {stencil.dim}")
-    positions = torch.tensor(canvas.places(points, size), dtype=torch.float64)
+    positions = torch.tensor(canvas.pixel_positions(points, size), dtype=torch.float64)
     offsets = None
     if not isinstance(source, Metric):
         offsets = _offsets_at(source, positions, image_index, group) / torch.tensor(stride).to(positions)  # [N, P, 2]
@@ -122,6 +137,7 @@ def unit_balls(
     ]
 
 
+@renamed_arguments(colour="color")
 def plot_unit_balls(
     source: Metric | Support | AdaptiveConv,
     image: canvas.ImageLike | None = None,
@@ -164,9 +180,11 @@ def plot_unit_balls(
         stride = source.stride if stride is None else stride
         with torch.no_grad():
             source = source.predict_support(image)[0]
-    kinds = [ball] if isinstance(ball, str) or ball is None else list(dict.fromkeys(ball))
+    kinds: list[Any] = list(dict.fromkeys(ball)) if isinstance(ball, list | tuple) else [ball]
     if not kinds:
         raise ValueError(f"`ball` (={ball!r}) must not be empty")
+    if color is not None and not is_color_like(color):
+        raise ValueError(f"`color` (={color!r}) must be a color of matplotlib")
     size = field_size(source) if image is None else canvas.to_array(image).shape[:2]
     positions, zoom = in_field(source, points, size, stride)
     options: dict[str, Any] = {"smooth": smooth, "image_index": image_index, "group": group, "stride": stride}
@@ -175,9 +193,10 @@ def plot_unit_balls(
     canvas.show(axes, image, size)
     for kind in kinds:
         for unit_ball in balls[kind]:
-            draw_ball(axes, unit_ball, color or COLOURS[kind or ball_kind(source, fitted="fitted")], zoom)
+            own_color = COLORS[kind or ball_kind(source, fitted="fitted")]
+            draw_ball(axes, unit_ball, own_color if color is None else color, zoom)
     if len(kinds) > 1:
-        colors = {str(kind): color or COLOURS[str(kind)] for kind in kinds}
+        colors = {str(kind): COLORS[str(kind)] if color is None else color for kind in kinds}
         handles = [Polygon([(0, 0)], color=colors[kind], label=kind, alpha=0.8) for kind in colors]
         below: dict[str, Any] = {"loc": "upper right", "bbox_to_anchor": (1, 0), "borderaxespad": 0.2}
         axes.legend(handles=handles, ncols=len(kinds), fontsize=8, frameon=False, **below)
@@ -236,7 +255,7 @@ def in_field(
     """Convert points of an image to pixels of a field, (N, 2); also return the image pixels per field pixel, (2,)."""
     sizes = zip(size, field_size(source), _strides(source, stride), strict=True)
     zoom = torch.tensor([n / m if m > 1 else s for n, m, s in sizes], dtype=torch.float64)
-    pixels = torch.tensor(canvas.places(points, size), dtype=torch.float64)
+    pixels = torch.tensor(canvas.pixel_positions(points, size), dtype=torch.float64)
     return (pixels + 0.5) / zoom - 0.5, zoom
 
 
@@ -250,6 +269,8 @@ def _strides(source: Metric | Support, stride: int | Sequence[int] | None) -> tu
 def one_field(metric: Metric, image_index: int, group: int) -> Metric:
     """Return the metric of one image and one group, on the CPU and without gradients."""
     image_index = canvas.index(image_index, metric.batch, "image_index")
+    for name, tensor in metric.tensors().items():
+        _checks.with_values(tensor, f"metric.{name}")
     return metric[image_index, canvas.index(group, metric.groups, "group")].detach().to("cpu")
 
 
@@ -314,7 +335,7 @@ def _crop(support: GeodesicBall, row: int, column: int) -> tuple[GeodesicBall, t
     """Return the part of a support that the samples of one pixel depend on, and the position of the pixel in it."""
     if support.padding_mode == "circular":
         return support, (row, column)
-    margin = sight(support.reach() / min(support.stride), support.steps) + support.smooth
+    margin = halo_width(support.reach() / min(support.stride), support.steps) + support.smooth
     rows, columns = (slice(max(p - margin, 0), p + margin + 1) for p in (row, column))
     near = support.metric[:, :, rows, columns]
     part = GeodesicBall(near, support.rays, support.steps, support.smooth, stride=support.stride)

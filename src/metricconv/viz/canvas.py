@@ -13,6 +13,27 @@ from torch import Tensor, nn
 
 from .. import _checks
 
+__all__ = [
+    "GREEN",
+    "ImageLike",
+    "ORANGE",
+    "Points",
+    "SKY",
+    "VERMILLION",
+    "check_length",
+    "inches",
+    "index",
+    "most_lines",
+    "named_layer",
+    "new_axes",
+    "one_axes",
+    "pixel_grid",
+    "pixel_positions",
+    "show",
+    "to_array",
+    "wrapped",
+]
+
 # Okabe and Ito's colors, distinguishable with color vision deficiency.
 ORANGE, SKY, GREEN, VERMILLION = "#E69F00", "#56B4E9", "#009E73", "#D55E00"
 # Height of a line of text in inches.
@@ -45,6 +66,7 @@ def new_axes(
 def one_axes(axes: matplotlib.axes.Axes | None, image: ImageLike | None) -> matplotlib.axes.Axes:
     """Return the axes; by default new ones with the aspect of the image."""
     if axes is not None:
+        _checks.instance_of(axes, matplotlib.axes.Axes, "axes")
         return axes
     height, width = (1, 1) if image is None else to_array(image).shape[:2]
     return new_axes(aspect=min(max(width / height, 0.5), 2.0))[0, 0]
@@ -87,7 +109,9 @@ def to_array(image: ImageLike) -> NDArray[np.float64]:
     as opacity and ignored.
     """
     if isinstance(image, Tensor):
-        tensor = image.detach().cpu()
+        tensor = _checks.with_values(_checks.dense(image, "image"), "image").detach().cpu()
+        if tensor.is_quantized or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
+            raise TypeError(f"`image` must hold integers or floats of 16 bits or more, got dtype {tensor.dtype}")
         array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
         array = array[0] if array.ndim == 4 and array.shape[0] == 1 else array
         array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
@@ -123,7 +147,7 @@ def show(axes: matplotlib.axes.Axes, image: ImageLike | None, size: Sequence[int
     axes.autoscale(False)  # overlays do not change the limits
 
 
-def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
+def pixel_positions(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
     """Return points (y, x) in an image of that size; an integer n gives a grid of n × n distinct pixels.
 
     A size of 1, that of a constant field, accepts any point.
@@ -131,8 +155,9 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
     if isinstance(points, int | np.integer):
         if points < 1:
             raise ValueError(f"`points` (={points}) must be at least 1")
-        return lattice([int(points)] * 2, size)
+        return pixel_grid([int(points)] * 2, size)
     try:
+        points = points if not isinstance(points, Tensor) else _checks.vectors(points, "points").tolist()
         found = [tuple(map(float, point)) for point in points]
     except (TypeError, ValueError):
         raise ValueError(f"`points` (={points!r}) must be an integer or a list of points (y, x)") from None
@@ -144,7 +169,7 @@ def places(points: Points, size: Sequence[int]) -> list[tuple[float, float]]:
     return found  # type: ignore[return-value]
 
 
-def lattice(counts: Sequence[int], size: Sequence[int]) -> list[tuple[float, float]]:
+def pixel_grid(counts: Sequence[int], size: Sequence[int]) -> list[tuple[float, float]]:
     """Return a regular grid of distinct pixels (y, x), with the given counts along each side."""
     clipped = [min(count, extent) for count, extent in zip(counts, size, strict=True)]
     indices = [[math.floor((n + 0.5) / m * extent) for n in range(m)] for m, extent in zip(clipped, size, strict=True)]
@@ -153,7 +178,7 @@ def lattice(counts: Sequence[int], size: Sequence[int]) -> list[tuple[float, flo
 
 def named_layer(model: nn.Module, name: str) -> nn.Module:
     """Return a layer by its name in ``model.named_modules()``."""
-    found = dict(model.named_modules(remove_duplicate=False)).get(name)
+    found = dict(model.named_modules(remove_duplicate=False)).get(name) if isinstance(name, str) else None
     if found is None:
         raise ValueError(f"`layer` (={name!r}) is not the name of a layer of {type(model).__name__}")
     return found
@@ -161,6 +186,16 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
 
 def index(value: int, count: int, name: str) -> int:
     """Check an index; if ``count`` is 1 (broadcast), any index gives 0."""
-    if not _checks.is_whole(value) or value < 0 or 1 < count <= value:
+    if not _checks.is_whole(value) or value < 0 or 1 < count <= value or not count:
         raise ValueError(f"`{name}` (={value!r}) must be at least 0 and less than {count}")
     return min(int(value), count - 1)
+
+
+def check_length(values: object, length: int, name: str, expected: str) -> None:
+    """Check that a sequence, array or tensor has a given length."""
+    try:
+        found = str(len(values))  # type: ignore[arg-type]
+    except TypeError:  # also of a tensor without axes
+        found = type(values).__name__
+    if found != str(length):
+        raise ValueError(f"`{name}` must have {length} entries, {expected}, got {found}")

@@ -16,6 +16,8 @@ from ..metrics import Metric, Randers, Riemannian
 from . import canvas
 from .balls import ellipses, field_size, one_field
 
+__all__ = ["MAPS", "QUANTITIES", "ball_properties", "ball_radius", "orientation", "plot_metric_field"]
+
 QUANTITIES = ("ellipses", "size", "anisotropy", "orientation", "asymmetry")
 _LABELS = {
     "size": "radius of the disc of equal area (px)",
@@ -58,6 +60,7 @@ def plot_metric_field(
     >>> axes = plot_metric_field(mc.metrics.edge_metric(image), image, "size")  # doctest: +SKIP
     """
     _checks.one_of(quantity, QUANTITIES, "quantity")
+    bar = _checks.boolean(bar, "bar")
     if not isinstance(metric, Riemannian | Randers):
         raise TypeError(f"`metric` must be Riemannian or Randers, got {type(metric).__name__}")
     field_size(metric)
@@ -133,7 +136,7 @@ def _plot_colors(
 def _plot_ellipses(axes: matplotlib.axes.Axes, metric: Riemannian | Randers, size: Any, count: int) -> ScalarMappable:
     """Draw ellipses on a grid, scaled to fill their cells and colored by the true size of the ball."""
     counts = [min(max(round(count * n / max(size)), 1), n) for n in size]
-    pixels = torch.tensor(canvas.lattice(counts, size), dtype=torch.float64)
+    pixels = torch.tensor(canvas.pixel_grid(counts, size), dtype=torch.float64)
     zoom = torch.tensor([n / m for n, m in zip(size, metric.spatial, strict=True)], dtype=torch.float64)
     local = metric.to(torch.float64).at(((pixels + 0.5) / zoom - 0.5).t()[None, :, :, None])
     outlines, middle = ellipses(local, 64)

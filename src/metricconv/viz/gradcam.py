@@ -5,12 +5,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import matplotlib.axes
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import _checks
+from .._deprecation import renamed_arguments
 from . import canvas
+
+__all__ = ["GradCAM", "draw_heatmap", "plot_gradcam"]
 
 
 class GradCAM:
@@ -87,8 +91,8 @@ def _classes(target: int | Sequence[int] | Tensor, scores: Tensor) -> Tensor:
     """Check the class indices against scores (B, classes) and return them as a tensor."""
     batch, classes = scores.shape
     try:
-        indices = torch.as_tensor(target, device=scores.device)
-    except TypeError:
+        indices = torch.as_tensor(target).to(scores.device)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError of lists of other types
         raise TypeError(f"`target` (={target!r}) must be a class index, or one per image") from None
     integer = not indices.is_floating_point() and indices.dtype != torch.bool
     if not integer or indices.shape not in ((), (1,), (batch,)) or bool(((indices < 0) | (indices >= classes)).any()):
@@ -96,12 +100,13 @@ def _classes(target: int | Sequence[int] | Tensor, scores: Tensor) -> Tensor:
     return indices.long()
 
 
+@renamed_arguments(pictures="backgrounds")
 def plot_gradcam(
     images: Tensor,
     methods: Mapping[str, tuple[nn.Module, str | nn.Module]],
     targets: Sequence[int] | Tensor | None = None,
     *,
-    pictures: Sequence[canvas.ImageLike] | None = None,
+    backgrounds: Sequence[canvas.ImageLike] | None = None,
     labels: Sequence[str] | None = None,
     axes: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
@@ -111,23 +116,25 @@ def plot_gradcam(
         images: (B, C, H, W), input of the models.
         methods: model and layer of each method, by name, as for ``GradCAM``.
         targets: class index of each image. Default: the prediction of each model.
-        pictures: images to display instead of normalized ``images``: arrays (H, W[, C]) or tensors.
+        backgrounds: images to display instead of ``images``, which may be normalized: arrays (H, W[, C]) or tensors.
         labels: label of each row.
         axes: array (B, 1 + methods) of axes. Default: new axes.
     """
     if _checks.floating(images, "images").dim() != 4 or not len(images):
         raise ValueError(f"`images` must be (B, C, H, W) and not empty, got shape {tuple(images.shape)}")
-    for name, given in (("pictures", pictures), ("labels", labels)):
-        if given is not None and len(given) != len(images):
-            raise ValueError(f"`{name}` must have {len(images)} entries, one per image, got {len(given)}")
+    for name, given in (("backgrounds", backgrounds), ("labels", labels)):
+        if given is not None:
+            canvas.check_length(given, len(images), name, "one per image")
+    if not isinstance(methods, Mapping) or not all(isinstance(m, tuple) and len(m) == 2 for m in methods.values()):
+        raise TypeError(f"`methods` (={methods!r}) must be a mapping from names to (model, layer)")
     maps = {}
     for name, (model, layer) in methods.items():
         with GradCAM(model, layer) as cam:
             maps[name] = cam(images, targets).cpu()
     shape = (len(images), 1 + len(methods))
-    if axes is not None and axes.shape != shape:
-        raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {axes.shape}")
-    shown = list(images) if pictures is None else list(pictures)
+    if axes is not None and (not isinstance(axes, np.ndarray) or axes.shape != shape):
+        raise ValueError(f"`axes` must be an array {shape}, images × (1 + methods), got {np.shape(axes)}")
+    shown = list(images) if backgrounds is None else list(backgrounds)
     width, height = _panel_size(shown[0]) if axes is None else canvas.inches(axes[0, 0])
     titles = [canvas.wrapped(name, width, 9) for name in ("image", *maps)]
     names = [canvas.wrapped(str(name), height, 8) for name in ([""] * len(images) if labels is None else labels)]

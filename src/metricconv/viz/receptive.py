@@ -19,17 +19,19 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .. import _checks
+from .. import _checks, _compat
 from ..nn import AdaptiveConv
 from ..nn.training import watch_supports
 from ..ops import support_conv
 from ..supports import Grid, Support
 from . import canvas
 
+__all__ = ["Point", "plot_receptive_field", "receptive_field"]
+
 Point = Sequence[int] | NDArray[Any] | Tensor
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+_NORMS = (_compat.BATCH_NORM, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 _POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 
 
@@ -61,10 +63,12 @@ def receptive_field(
     >>> receptive_field(two, torch.zeros(1, 1, 5, 5), (2, 2))[2].mul(81).round()
     tensor([3., 6., 9., 6., 3.])
     """
-    if not isinstance(image, Tensor) or image.dim() != 4 or image.shape[0] != 1:
+    if not isinstance(image, Tensor) or _checks.dense(image, "image").dim() != 4 or image.shape[0] != 1:
         raise ValueError(f"`image` must be a tensor (1, C, H, W), got {getattr(image, 'shape', type(image).__name__)}")
     _checks.floating(image, "image")
     _checks.instance_of(model, nn.Module, "model")
+    _checks.with_values(image, "image")
+    adaptive = _checks.boolean(adaptive, "adaptive")
     recorded: dict[str, list[Support]] = {}
     watched = watch_supports(model, lambda name, support: recorded.setdefault(name, []).append(support))
     with torch.inference_mode(False), torch.no_grad(), _evaluation_mode(model), watched:
@@ -102,7 +106,7 @@ def plot_receptive_field(
         parts: fractions of the receptive field enclosed by contours, solid for the model, dashed for the
             ordinary network.
     """
-    if not all(0 < part < 1 for part in parts):
+    if not isinstance(parts, Sequence) or not all(0 < _checks.number(part) < 1 for part in parts):
         raise ValueError(f"`parts` (={parts!r}) must lie between 0 and 1")
     field = receptive_field(model, image, point, layer).cpu().numpy()
     ordinary = receptive_field(model, image, point, layer, adaptive=False).cpu().numpy()
@@ -193,7 +197,7 @@ def _unit(outputs: list[Tensor], point: Point, layer: str | None) -> Tensor:
         raise ValueError(f"`layer` (={layer!r}) must return an output (B, C, H, W) in the forward pass")
     output = outputs[-1]
     size = tuple(output.shape[2:])
-    position = point.tolist() if isinstance(point, Tensor | np.ndarray) else point
+    position = _checks.vectors(point, "point").tolist() if isinstance(point, Tensor | np.ndarray) else point
     if not (
         isinstance(position, Sequence)
         and len(position) == 2

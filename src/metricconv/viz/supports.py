@@ -13,8 +13,12 @@ from .._images import to_field
 from ..metrics import Metric, Randers, gradient_metric, smoothed
 from ..supports import Deformable, GeodesicBall, Grid, Shifted, Support, TangentBall
 from . import canvas
-from .balls import COLOURS, Ball, ball_kind, draw_ball, in_field, unit_balls
+from .balls import COLORS, Ball, ball_kind, draw_ball, in_field, unit_balls
 
+__all__ = ["example_supports", "plot_supports"]
+
+# Maximum number of random samples of the deformable example, which bounds its memory to 1 GB.
+_MAX_RANDOM = 2**25
 # An example metric with visible asymmetric and curved balls of a few pixels.
 _EXAMPLE_METRIC = partial(gradient_metric, iota=0.07, alpha=6.0, eps_omega=0.6, scale=1.5)
 
@@ -43,16 +47,18 @@ def plot_supports(
     Returns:
         The axes, in the order of the supports.
     """
-    supports = example_supports(image) if supports is None else dict(supports)
-    if not supports:
-        raise ValueError("`supports` must not be empty")
+    supports = example_supports(image) if supports is None else supports
+    if not isinstance(supports, Mapping) or not supports:
+        raise ValueError(f"`supports` (={supports!r}) must be a mapping from names to supports, not empty")
     if not isinstance(margin, int | float) or not 0 <= margin < math.inf:
         raise ValueError(f"`margin` (={margin!r}) must be finite and at least 0")
     size = canvas.to_array(image).shape[:2]
     fields = {name: in_field(support, [point], size) for name, support in supports.items()}
     balls = {name: unit_balls(supports[name], position)[0] for name, (position, _) in fields.items()}
-    if axes is not None and len(axes) != len(supports):
-        raise ValueError(f"`axes` must have {len(supports)} entries, one per support, got {len(axes)}")
+    if axes is not None:
+        canvas.check_length(axes, len(supports), "axes", "one per support")
+        for panel in axes:
+            _checks.instance_of(panel, matplotlib.axes.Axes, "axes")
     titles = {name: canvas.wrapped(name, 1.6 if axes is None else canvas.inches(axes[0])[0], 9) for name in supports}
     lines = canvas.most_lines(titles.values())
     panels = list(canvas.new_axes(1, len(supports), height=1.7, title_lines=lines)[0] if axes is None else axes)
@@ -61,7 +67,7 @@ def plot_supports(
     y, x = map(float, point)
     for panel, (name, ball) in zip(panels, balls.items(), strict=True):
         canvas.show(panel, image, size)
-        draw_ball(panel, ball, COLOURS[kinds[name]], fields[name][1], size=1.4)
+        draw_ball(panel, ball, COLORS[kinds[name]], fields[name][1], size=1.4)
         panel.set_title(titles[name], fontsize=9)
         panel.set(xlim=(x - reach - 0.5, x + reach + 0.5), ylim=(y + reach + 0.5, y - reach - 0.5))
         panel.set_facecolor("0.85")
@@ -84,7 +90,12 @@ def example_supports(
     x = to_field(torch.from_numpy(array), None if array.ndim == 2 else -1)  # [1, C, H, W]
     metric = _EXAMPLE_METRIC(x) if metric is None else metric
     _checks.instance_of(metric, Metric, "metric")
-    generator = torch.Generator().manual_seed(seed)
+    values = _checks.whole(kernel_size, "kernel_size", minimum=1) ** 2 * x[0, 0].numel()
+    if values > _MAX_RANDOM:
+        raise ValueError(
+            f"`kernel_size` (={kernel_size}) gives {values} samples for this image, expected at most {_MAX_RANDOM}"
+        )
+    generator = torch.Generator().manual_seed(_checks.seed(seed, "seed"))
     uniform = torch.rand(1, 1, kernel_size**2, 2, *x.shape[2:], generator=generator, dtype=x.dtype, device="cpu")
     smooth = smoothed(metric)  # as in a geodesic ball
     stencil = stencils.onion(kernel_size)

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from isolated import run_python
 from ops.cases import Case, outcome
 
 pytest.importorskip("numba")
@@ -62,10 +64,31 @@ def test_error_in_a_task_reaches_the_caller() -> None:
 
 
 def test_without_openmp_python_threads_run_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metricconv import _compat
     from metricconv.ops.cpu import threads
 
-    monkeypatch.setattr(threads, "_openmp", lambda: None)
+    monkeypatch.setattr(_compat, "openmp_library", lambda: None)
     torch.set_num_threads(3)
     done: list[int] = []
     threads.run_tasks(done.append, range(50))
     assert sorted(done) == list(range(50))
+
+
+def test_forked_processes_filter_after_the_parent_did(tmp_path: Path) -> None:
+    code = """
+import multiprocessing
+import torch
+import metricconv as mc
+
+def outcome(_=None):
+    y = mc.metric_conv(x, mc.Riemannian.isotropic(1.5), w, padding=1, backend="cpu")
+    return float(y.double().sum())
+
+x, w = torch.rand(1, 16, 64, 64), torch.rand(16, 16, 3, 3)
+torch.set_num_threads(2)
+expected = outcome()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map_async(outcome, range(2)).get(timeout=60) == [expected, expected]
+"""
+    done = run_python("-W", "ignore", "-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,12 @@
-"""What the engine's tests share; and the interpreter's shared out among processes, each told its number."""
+"""Fixtures of the Triton tests, and the part of the interpreter tests that one process runs.
 
+INTERPRETED_PART="quick i/n" selects every sixth case of each test, "other i/n" the remaining cases: of these, those at
+positions i, i + n, i + 2n, ….
+"""
+
+import collections
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,21 +16,28 @@ from metricconv import _interpolation
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "INTERPRETED_SHARD" in os.environ:
-        shard, shards = map(int, os.environ["INTERPRETED_SHARD"].split("/"))
-        items[:] = items[shard::shards]
+    if "INTERPRETED_PART" in os.environ:
+        tier, shard, shards = re.split("[ /]", os.environ["INTERPRETED_PART"])
+        cases: collections.Counter[str] = collections.Counter()
+        selected = []
+        for item in items:
+            test = item.nodeid.partition("[")[0]
+            if (cases[test] % 6 == 0) == (tier == "quick"):
+                selected.append(item)
+            cases[test] += 1
+        items[:] = selected[int(shard) :: int(shards)]
 
 
 @pytest.fixture(autouse=True)
-def _same_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the reference in float64 count as whole what kernels in float32 do: derivatives jump there."""
+def _same_integer_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the integer tolerance of float32 for the reference in float64: derivatives are discontinuous there."""
     tolerance = _interpolation.lattice_tolerance(torch.float32)
     monkeypatch.setitem(_interpolation._LATTICE_TOLERANCE, torch.float64, tolerance)
 
 
 @pytest.fixture
 def tf32() -> Iterator[None]:
-    """Let products of float32 be taken in TF32."""
+    """Allow TF32 for float32 products."""
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     yield

@@ -1,4 +1,4 @@
-"""The CPU backend: numba kernels for the forward and the backward pass of all supports except the heat ball.
+"""The CPU backend: numba kernels for the forward and the backward pass of all built-in supports.
 
 float32 and float64 are computed in their own precision, half precision in float32 and rounded at the end, as by the
 reference. Results do not depend on the number of threads, which is torch's. The reference computes geodesic balls in
@@ -21,7 +21,7 @@ stencil         table with one row per sample: reference cell or direction, radi
 support         per-pixel parameters of the sampling locations, ``params``: metric, offsets, shift or dilation; for
 parameters      geodesic balls the field, a table of nodes
 halo            one pixel around the image that holds the values past the border
-address         index of a pixel in the image with its halo, channels not counted; the distance between neighbours along
+address         index of a pixel in the image with its halo, channels not counted; the distance between neighbors along
                 an axis is its pitch
 cell            the 2, 4 or 8 pixels (corners) around a sample, named by its lower corner, the first in memory
 upper weight    interpolation weight of the upper corner along an axis; the lower corner has 1 minus it
@@ -38,12 +38,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _compat
 from ..._interpolation import FARTHEST
 from ...metrics import Randers, Riemannian
 from ...metrics.flow import FlowField, smoothed
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
-from ...supports.base import lattice
-from ..problem import NO_TRANSFORMS, Problem, transformed
+from ...supports.base import kernel_cells
+from ..problem import TRANSFORMS_UNSUPPORTED, Problem, transforms_active
+
+name = "cpu"
+# Ratios to the reference are those of the tables in benchmarks/.
+description = (
+    "kernels for CPUs, compiled by numba on the first call and cached for later processes; on two threads, forward + "
+    "backward of tangent balls, 6 to 18 times as fast as the reference"
+)
 
 _INSTALLED = importlib.util.find_spec("numba") is not None
 _KINDS = {
@@ -56,13 +64,13 @@ _MAX_PIXELS = 2**31
 
 
 def missing_dependency() -> str | None:
-    """Return why the backend is not available, or None."""
+    """Return what the backend lacks on this machine and how to obtain it, or None."""
     if not _INSTALLED:
-        return "numba is not installed"
+        return "numba is not installed (pip install 'metricconv[cpu]')"
     try:
         import numba  # noqa: F401
     except ImportError as error:
-        return f"numba cannot be imported ({error})"
+        return f"numba cannot be imported ({error}; pip install 'metricconv[cpu]')"
     return None
 
 
@@ -73,21 +81,21 @@ def unsupported_reason(problem: Problem) -> str | None:
         return f"it computes on the CPU, `input` is on {x.device}"
     missing = missing_dependency()
     if missing is not None:
-        return f"{missing} (pip install 'metricconv[cpu]')"
-    if torch.compiler.is_exporting():
+        return missing
+    if _compat.exporting():
         return "exported graphs cannot contain its kernels"
-    if transformed():
-        return NO_TRANSFORMS
+    if transforms_active():
+        return TRANSFORMS_UNSUPPORTED
     if support.dim > 3:
         return f"it supports 1 to 3 spatial axes, `support` has {support.dim}"
     if type(support) not in _KINDS:
         return f"it does not support {type(support).__name__} supports"
     if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
         return f"it does not support {type(support.metric).__name__} metrics"
-    if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.places):
+    if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.positions):
         size = support.kernel_size
         return f"it supports 2-D geodesic balls with more than one sample, this one has kernel size {size}"
-    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.learns:
+    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.requires_grad:
         return "it does not compute gradients of the stencil"
     for name, tensor in support.tensors().items():
         if tensor.dtype != _compute_dtype(x):
@@ -180,7 +188,7 @@ def _stencil(problem: Problem) -> Tensor:
     """
     support, x = problem.support, problem.input
     if isinstance(support, GeodesicBall):
-        samples = [support.rays.places.get(j, (0, 0.0)) for j in range(support.samples)]
+        samples = [support.rays.positions.get(j, (0, 0.0)) for j in range(support.samples)]
         ray, fraction = zip(*samples, strict=True)
         vectors = support.rays.vectors.to(x.device)[list(ray)]
         *direction, length = vectors.unbind(1)
@@ -189,5 +197,5 @@ def _stencil(problem: Problem) -> Tensor:
         stencil = support.stencil
         return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)
     spacing = support.spacing if isinstance(support, Grid) else support.dilation
-    cells = lattice(support.kernel_size, spacing, like=x.to(_compute_dtype(x))).view(-1, support.dim)
+    cells = kernel_cells(support.kernel_size, spacing, like=x.to(_compute_dtype(x))).view(-1, support.dim)
     return torch.cat([cells, torch.ones_like(cells[:, :1])], 1)

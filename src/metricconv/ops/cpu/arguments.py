@@ -7,10 +7,10 @@ import math
 import numpy as np
 from torch import Tensor
 
+from ... import _compat
 from ..._interpolation import lattice_tolerance
 from ..problem import OutputGrid
 from .geodesics import FlowSettings
-from .products import gemm_address
 from .sampling import (
     BALL,
     DEFORMABLE,
@@ -87,7 +87,7 @@ class CpuArguments:
     @property
     def uses_columns(self) -> bool:
         """Whether samples are gathered into an im2col buffer (many_channels.py)."""
-        return self.run_length >= _MIN_RUN_LENGTH and gemm_address(self.x.dtype) != 0
+        return self.run_length >= _MIN_RUN_LENGTH and _compat.gemm_address(self.x.dtype) != 0
 
     def writes_channels_last(self, channels_last: bool) -> bool:
         """Return whether kernels write the output channels-last; ``channels_last`` is the layout of the result."""
@@ -95,7 +95,7 @@ class CpuArguments:
 
     @property
     def pitch(self) -> tuple[int, int, int]:
-        """The distance in memory between neighbours along each axis, in the image with its halo."""
+        """The distance in memory between neighbors along each axis, in the image with its halo."""
         height, width = self.x.shape[3:]
         return (height + 2) * (width + 2), width + 2, 1
 
@@ -154,7 +154,7 @@ def _stencil_rows(stencil: bytes, dtype: np.dtype, kind: str, dim: int) -> np.nd
 
 
 def new_output(args: CpuArguments, channels_last: bool) -> Tensor:
-    """Return an uninitialised output (B, C_out, *out) in the memory layout of the input.
+    """Return an uninitialized output (B, C_out, *out) in the memory layout of the input.
 
     It is a tensor of its own, not a view: in-place activations and torch.compile do not accept a view everywhere.
     """

@@ -161,11 +161,11 @@ def make_sample_buffers(like):
 @noalloc
 def classify_lattice(geometry, upper_weight, n):
     """Return whether all (ON_LATTICE) or some (MIXED) coordinates of a strip's samples are integers."""
-    whole, tolerance = upper_weight.dtype.type(0), upper_weight.dtype.type(geometry.tolerance)
+    count, tolerance = upper_weight.dtype.type(0), upper_weight.dtype.type(geometry.tolerance)
     for axis in range(geometry.first_axis, 3):
         for i in range(n):
-            whole += np.abs(side_of(upper_weight[axis, i], tolerance))
-    return ON_LATTICE if whole == (3 - geometry.first_axis) * n else MIXED
+            count += np.abs(side_of(upper_weight[axis, i], tolerance))
+    return ON_LATTICE if count == (3 - geometry.first_axis) * n else MIXED
 
 
 @noalloc

@@ -5,7 +5,7 @@ one value per pixel. Record r holds the position X after r steps; the displaceme
 displacement) of the step before; the momentum Q; and the field interpolated for the next step. The first record also
 has a W, that of the tangent ball.
 
-Rows lie at constant distances in one flat array. This shows LLVM that they do not overlap, so that it vectorises loops
+Rows lie at constant distances in one flat array. This shows LLVM that they do not overlap, so that it vectorizes loops
 over many of them.
 """
 
@@ -16,11 +16,12 @@ import numpy as np
 from ..._interpolation import FARTHEST
 from .flow import HALF, ONE, QUARTER, ZERO, least_values, rates, squares
 from .jit import compiled, inlined, noalloc
+from .plane_interpolation import corner_weights
 from .simd import FIELD_CHANNELS, blend_nodes
 from .strip import STRIP
 
 # First indices of the rows of a record, unsigned so that numba omits the test for negative indices. Vectors (y, x):
-# position, displacement, bend, momentum; the factor by which the momentum was normalised; the weights of the upper
+# position, displacement, bend, momentum; the factor by which the momentum was normalized; the weights of the upper
 # corners at the midpoint, their slopes, and the interpolated field.
 ROW, NODE = np.uint64(STRIP), np.uint64(FIELD_CHANNELS)
 X, W, B, Q, SIZE, UPPER, WEIGHT_SLOPE, FIELD, RECORD = (ROW * np.uint64(row) for row in (0, 2, 4, 6, 8, 9, 11, 13, 25))
@@ -109,7 +110,7 @@ def metric_at(field, node):
 
 @noalloc
 def find_midpoints(flow, record, pixel, path, node, n):
-    """Normalise the momentum, and write the node and weights of the midpoint of the next step."""
+    """Normalize the momentum, and write the node and weights of the midpoint of the next step."""
     real, margin = path.dtype.type, ZERO if flow.circular else ONE
     farthest, is_circular, tolerance = real(FARTHEST), real(1 if flow.circular else 0), real(flow.tolerance)
     last0, last1 = real(flow.nodes[0] - 1), real(flow.nodes[1] - 1)  # also the period of a circular field
@@ -155,18 +156,11 @@ def interpolate_field(flow, field, record, paths, node, n):
     path, node_values, flat, down = paths.path, paths.node_values, field.reshape(-1), np.uint64(flow.nodes[1]) * NODE
     for i in range(n):
         a = np.uint64(node[i]) * NODE
-        weights = corner_weights(path[record + UPPER + i], path[record + UPPER + ROW + i])
+        weights = corner_weights(path[record + UPPER + i], path[record + UPPER + ROW + i], ONE)
         blend_nodes(flat, (a, a + NODE, a + down, a + down + NODE), weights, node_values, i * NODE)
     for k in range(NODE):
         for i in range(n):
             path[record + FIELD + k * ROW + i] = node_values[i * NODE + k]
-
-
-@inlined
-def corner_weights(upper0, upper1):
-    """Return the weights of the four corners."""
-    both = upper0 * upper1
-    return ONE - upper0 - upper1 + both, upper1 - both, upper0 - both, both
 
 
 @noalloc

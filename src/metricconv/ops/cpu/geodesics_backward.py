@@ -24,16 +24,16 @@ from .geodesics import (
     UPPER,
     WEIGHT_SLOPE,
     Q,
-    corner_weights,
     field_at,
     metric_at,
     step_at,
 )
-from .jit import inlined, noalloc
+from .jit import inlined
+from .plane_interpolation import corner_weights
 from .simd import node_dot, scatter_to_nodes
 
 
-@noalloc
+@inlined
 def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
     """Add the gradient [3, n] of the samples at a fraction of the paths to that of the step that contains it."""
     step, step_fraction, bend_weight = step_at(flow, fraction, paths.path)
@@ -47,7 +47,7 @@ def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
             grad[row_start + GRAD_B + i] -= bend_weight * grad_value
 
 
-@noalloc
+@inlined
 def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
     """Backpropagate along the paths, and add the result to grad_field [nodes, 12]."""
     path, adjoint = paths.path, paths.adjoint
@@ -64,7 +64,7 @@ def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
     paths.grad[:] = 0
 
 
-@noalloc
+@inlined
 def advance_paths_backward(record, grad_record, h, bend_factor, paths, n):
     """Backpropagate through one step, to the record it starts from and the interpolated field."""
     path, grad, adjoint = paths.path, paths.grad, paths.adjoint
@@ -101,7 +101,7 @@ def write_three_sums(rows, at, a, b):
     rows[at], rows[at + ROW], rows[at + ROW + ROW] = a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-@noalloc
+@inlined
 def interpolate_field_backward(flow, field, record, paths, node, grad_field, written, n):
     """Add the gradient of the interpolated field to the nodes; write the gradient of the midpoints."""
     path, adjoint, node_values = paths.path, paths.adjoint, paths.node_values
@@ -117,7 +117,7 @@ def interpolate_field_backward(flow, field, record, paths, node, grad_field, wri
         upper0, upper1 = path[record + UPPER + i], path[record + UPPER + ROW + i]
         corners = (a, a + NODE, a + down_stride, a + down_stride + NODE)
         dot_a, dot_b, dot_c, dot_d = scatter_to_nodes(
-            flat_grad, flat, corners, corner_weights(upper0, upper1), node_values, i * NODE
+            flat_grad, flat, corners, corner_weights(upper0, upper1, ONE), node_values, i * NODE
         )
         mixed = (dot_d - dot_c) - (dot_b - dot_a)
         down, right = (dot_c - dot_a) + upper1 * mixed, (dot_b - dot_a) + upper0 * mixed
@@ -141,11 +141,11 @@ def interpolate_field_backward(flow, field, record, paths, node, grad_field, wri
 
 @inlined
 def dots_of_two(flat, start, step, node_values, at):
-    """Return the dot products of a gradient with two neighbouring nodes of the field."""
+    """Return the dot products of a gradient with two neighboring nodes of the field."""
     return node_dot(flat, start, node_values, at), node_dot(flat, start + step, node_values, at)
 
 
-@noalloc
+@inlined
 def midpoints_backward(flow, record, paths, n):
     """Add the gradient of the midpoints to those of position, displacement and bend before the step."""
     path, adjoint = paths.path, paths.adjoint
@@ -159,7 +159,7 @@ def midpoints_backward(flow, record, paths, n):
             adjoint[at + ADJOINT_B] = QUARTER * grad_value
 
 
-@noalloc
+@inlined
 def start_paths_backward(flow, field, u0, u1, h, paths, grad_field, written, n):
     """Backpropagate through ``start_paths``, to the metric at the pixel itself."""
     adjoint, node = paths.adjoint, paths.node[flow.steps * STRIP :]

@@ -10,10 +10,8 @@ from typing import Any
 
 import numba
 
-from ... import _interpolation
+from ... import _compat, _interpolation
 from ...metrics import base, flow
-
-_CONFIG: Any = numba.config
 
 # LLVM may reorder sums, deterministically, and fuse products into them. It must not assume that there are no NaNs: a
 # NaN position must reach the output, and must not become an address.
@@ -30,25 +28,24 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     folder = cache_folder()
     if folder is None:
         return numba.njit(**_OPTIONS, **options)(function)
-    before = _CONFIG.CACHE_DIR
-    try:
-        _CONFIG.CACHE_DIR = str(folder)  # numba reads it when it decorates a function only
-        return numba.njit(cache=True, **_OPTIONS, **options)(function)
-    finally:
-        _CONFIG.CACHE_DIR = before
+    with _compat.use_numba_cache_dir(folder):
+        return _compat.separate_numba_cache_files(numba.njit(cache=True, **_OPTIONS, **options)(function))
 
 
 def noalloc(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that allocates no arrays, without the cost of counting references to its arguments."""
-    return compiled(function, _nrt=False)
+    return compiled(function, **_compat.NUMBA_NO_REFERENCE_COUNTS)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that is always inlined.
 
-    LLVM does not vectorise a loop around a call, and passing many arguments per sample takes longer than the sample.
+    LLVM does not vectorize a loop around a call, and passing many arguments per sample takes longer than the sample.
+    Long functions with a single caller are inlined for another reason. numba keeps one copy of a function that is not
+    inlined, and another copy inside its caller, optimized again. A process that compiles links the first, one that
+    loads the cache the second. They may round differently where LLVM may reorder sums.
     """
-    return compiled(function, forceinline=True, _nrt=False)
+    return compiled(function, forceinline=True, **_compat.NUMBA_NO_REFERENCE_COUNTS)
 
 
 @functools.cache
@@ -63,9 +60,10 @@ def cache_folder() -> Path | None:
     sources = [*sorted(Path(__file__).parent.glob("*.py")), *constants]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    given = [_CONFIG.CACHE_DIR] if _CONFIG.CACHE_DIR else []
-    for parent in (*given, Path(__file__).parent / "__pycache__", Path(home) / "metricconv"):
-        folder = Path(parent) / f"cpu-{digest}"
+    given = _compat.numba_cache_dir()
+    parents = [Path(given)] if given else []
+    for parent in (*parents, Path(__file__).parent / "__pycache__", Path(home) / "metricconv"):
+        folder = parent / f"cpu-{digest}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()

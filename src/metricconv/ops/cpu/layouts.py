@@ -7,18 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import _compat
 from . import few_channels, many_channels, tiles
 from .arguments import CpuArguments
 from .halo import add_halo, fold_halo_gradient
-from .products import gemm_address
 from .sampling import INDEX
 from .strip import STRIP
-
-# Values in the im2col buffer of a tile: half a MB in float32, well within a core's L2 cache; the most
-# values per pixel; the fewest pixels of a tile, which has at most those of a strip.
-_TILE_VALUES = 2**17
-_MAX_ROW_VALUES = 4096
-_MIN_TILE_PIXELS = 32
+from .tiling import Tiling
 
 
 class ChannelsFirst:
@@ -62,12 +57,12 @@ class ChannelsLast:
 
     address_axis = 1
 
-    def __init__(self, args: CpuArguments, y: Tensor) -> None:
+    def __init__(self, args: CpuArguments, y: Tensor, tiling: Tiling) -> None:
         self.args, self.forward, self.backward = args, many_channels.forward, many_channels.backward
         self.order = torch.from_numpy(args.stencil_rows()[:, INDEX].astype(np.int64))
         channels_first = y.is_contiguous() and not args.depthwise
         self.y = y.flatten(2).numpy() if channels_first else y.movedim(1, -1).contiguous().flatten(1, 3).numpy()
-        self.kernel_layout = self._tile_layout(channels_first)
+        self.kernel_layout = self._tile_layout(channels_first, tiling)
         self.x = add_halo(args, channels_last=True).movedim(1, -1).flatten(1, 3).numpy()
         self.weight = self._ordered_weight().numpy()
         self._free_columns: list[np.ndarray] = []
@@ -76,8 +71,8 @@ class ChannelsLast:
     def borrow_buffers(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the first arguments of the kernels: the address of gemm and an im2col buffer, reused by later tasks."""
         size = self.kernel_layout.tile_pixels * self.kernel_layout.tile_samples * self.kernel_layout.in_channels
-        columns = self._free_columns.pop() if self._free_columns else np.empty(size, self.x.dtype)
-        yield gemm_address(self.args.x.dtype), columns
+        columns = self._free_columns.pop() if self._free_columns else self.args.x.new_empty(size).numpy()
+        yield _compat.gemm_address(self.args.x.dtype), columns
         self._free_columns.append(columns)
 
     def unpack_image_gradient(self, grad: Tensor) -> Tensor:
@@ -95,12 +90,12 @@ class ChannelsLast:
         ordered[:, :, self.order] = by_sample
         return ordered.view(self.args.weight.shape)
 
-    def _tile_layout(self, channels_first: bool) -> tiles.TileLayout:
+    def _tile_layout(self, channels_first: bool, tiling: Tiling) -> tiles.TileLayout:
         args, in_channels, out_channels = self.args, self.args.x.shape[1], self.args.weight.shape[0]
         depthwise = args.depthwise
         groups = 1 if depthwise else args.groups
-        samples = min(len(self.order), max(_MAX_ROW_VALUES // in_channels, 1))
-        pixels = min(max(_TILE_VALUES // (samples * in_channels), _MIN_TILE_PIXELS), STRIP)
+        samples = min(len(self.order), max(tiling.max_row_values // in_channels, 1))
+        pixels = min(max(tiling.tile_values // (samples * in_channels), tiling.min_tile_pixels), STRIP)
         per_metric = in_channels // args.metric_groups
         return tiles.TileLayout(
             in_channels, per_metric, in_channels // groups, out_channels // groups, args.run_length, depthwise,

@@ -6,6 +6,7 @@ Arrays are channels-last.
 import numpy as np
 
 from .jit import compiled, noalloc
+from .plane_interpolation import corner_weights
 from .position_gradients import fill_position_gradients
 from .products import accumulate_weight_gradient, columns_gradient, make_blas_arguments, multiply_columns
 from .sampling import (
@@ -19,7 +20,7 @@ from .sampling import (
 )
 from .simd import CHANNELS_PER_VECTOR, blend_channels
 from .strip import STRIP, extend_range, multiply_by_slice_weight
-from .tiles import SamplePositions, Tile, column_index, corner_channel_starts, fill_gain, scaled_corner_weights
+from .tiles import SamplePositions, Tile, column_index, corner_channel_starts, fill_gain
 
 
 @compiled
@@ -37,12 +38,7 @@ def forward(gemm, columns, x, params, stencil, weight, modulation, geometry, lay
     samples = balanced_size(stencil.shape[0], layout.tile_samples)
     for first_pixel in range(start, stop, pixels):
         for first_sample in range(0, stencil.shape[0], samples):
-            tile = Tile(
-                first_pixel,
-                min(pixels, stop - first_pixel),
-                first_sample,
-                min(samples, stencil.shape[0] - first_sample),
-            )
+            tile = clipped_tile(first_pixel, pixels, stop, first_sample, samples, stencil.shape[0])
             compute_sample_positions(geometry, params, stencil, strip, positions, tile)
             gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
             multiply_columns(gemm, blas, columns, weight, layout, buffer, out, tile)
@@ -68,12 +64,7 @@ def backward(
     samples = balanced_size(stencil.shape[0], layout.tile_samples)
     for first_pixel in range(start, stop, pixels):
         for first_sample in range(0, stencil.shape[0], samples):
-            tile = Tile(
-                first_pixel,
-                min(pixels, stop - first_pixel),
-                first_sample,
-                min(samples, stencil.shape[0] - first_sample),
-            )
+            tile = clipped_tile(first_pixel, pixels, stop, first_sample, samples, stencil.shape[0])
             compute_sample_positions(geometry, params, stencil, strip, positions, tile)
             if grad_weight.size:
                 gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
@@ -99,6 +90,14 @@ def balanced_size(total, largest):
     """Return the size of nearly equal parts of a total that are at most ``largest``."""
     count = (total + largest - 1) // largest
     return (total + count - 1) // count
+
+
+@noalloc
+def clipped_tile(first_pixel, pixels, last_pixel, first_sample, samples, last_sample):
+    """Return a tile of these sizes, or what remains before the last pixel and sample (exclusive)."""
+    return Tile(
+        first_pixel, min(pixels, last_pixel - first_pixel), first_sample, min(samples, last_sample - first_sample)
+    )
 
 
 @compiled
@@ -167,7 +166,7 @@ def gather_columns(x, modulation, stencil, geometry, layout, positions, columns,
                     multiply_by_slice_weight(z_slice, positions.upper_weight[k, g], gain, n)
                 for i in range(tile.pixels):
                     a, b, c, d = corner_channel_starts(geometry, layout, address[i], z_slice, channel)
-                    wa, wb, wc, wd = scaled_corner_weights(upper_y[i], upper_x[i], gain[i])
+                    wa, wb, wc, wd = corner_weights(upper_y[i], upper_x[i], gain[i])
                     target = np.uint64(first + i * row_length)
                     if z_slice == 0:
                         for j in range(np.uint64(0), vector_end, np.uint64(CHANNELS_PER_VECTOR)):
@@ -205,7 +204,7 @@ def scatter_columns_gradient(
                     multiply_by_slice_weight(z_slice, positions.upper_weight[k, g], gain, n)
                 for i in range(tile.pixels):
                     a, b, c, d = corner_channel_starts(geometry, layout, address[i], z_slice, channel)
-                    wa, wb, wc, wd = scaled_corner_weights(upper_y[i], upper_x[i], gain[i])
+                    wa, wb, wc, wd = corner_weights(upper_y[i], upper_x[i], gain[i])
                     source = np.uint64(first + i * row_length)
                     for j in range(run_length):
                         grad_value = grad_columns[source + j]

@@ -15,11 +15,7 @@ from torch import Tensor
 from .arguments import CpuArguments
 from .layouts import ChannelsFirst, ChannelsLast
 from .threads import run_tasks
-
-# Tasks, enough for many threads; least pixels of a range; most values in all tasks' weight gradients, 64 MB in float32.
-_TASKS = 16
-_MIN_RANGE_PIXELS = 256
-_MAX_WEIGHT_SUMS = 2**24
+from .tiling import DEFAULT, Tiling
 
 Needs = tuple[bool, bool, bool, bool]  # the gradients of input, weight, modulation and params
 
@@ -33,9 +29,9 @@ class PixelRange(NamedTuple):
     position: int
 
 
-def forward(args: CpuArguments, out: Tensor) -> None:
+def forward(args: CpuArguments, out: Tensor, tiling: Tiling = DEFAULT) -> None:
     """Add the result to out, (B, C_out, *out), whose layout is ``args.writes_channels_last``."""
-    layout = _layout(args, out)
+    layout = _layout(args, out, tiling)
     params, modulation = args.params_and_modulation()
     stencil, geometry = args.stencil_rows(), args.geometry(backward=False)
 
@@ -45,23 +41,24 @@ def forward(args: CpuArguments, out: Tensor) -> None:
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
                 layout.forward(*buffers, *shared, layout.y[b], start, stop)
 
-    run_tasks(work, _split(args, _TASKS))
+    run_tasks(work, _split(args, tiling.tasks, tiling.min_range_pixels))
 
 
-def backward(args: CpuArguments, grad: Tensor, needs: Needs) -> tuple[Tensor | None, ...]:
+def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DEFAULT) -> tuple[Tensor | None, ...]:
     """Return the gradients of input, weight, modulation and params, None where not needed; grad (B, C_out, *out)."""
-    layout = _layout(args, grad)
+    layout = _layout(args, grad, tiling)
     params, modulation = args.params_and_modulation()
     stencil, geometry = args.stencil_rows(), args.geometry(backward=True)
-    tasks = _split(args, max(min(_TASKS, _MAX_WEIGHT_SUMS // max(layout.weight.size, 1)), 1))
-    count = 1 + max(pixel_range.position for task in tasks for pixel_range in task)
-    grad_image = _GradientBuffers(layout.x, count if needs[0] else 0)
+    count = min(tiling.tasks, tiling.max_weight_sums // max(layout.weight.size, 1))
+    tasks = _split(args, max(count, 1), tiling.min_range_pixels)
+    ranges = 1 + max(pixel_range.position for task in tasks for pixel_range in task)
+    grad_image = _GradientBuffers(layout.x, ranges if needs[0] else 0)
     weight_shape = layout.weight.shape if needs[1] else (0,) * layout.weight.ndim
     grad_weight = np.zeros((len(tasks), *weight_shape), layout.x.dtype)
-    grad_modulation = np.empty_like(modulation) if needs[2] else modulation[:, :, :0]
+    grad_modulation = args.x.new_empty(modulation.shape).numpy() if needs[2] else modulation[:, :, :0]
     # Geodesics read the field at any node. Other supports read it at the pixel, which belongs to one range only.
     is_geodesic = args.kind == "geodesic"
-    grad_params = _GradientBuffers(params, (count if is_geodesic else 1) if needs[3] else 0)
+    grad_params = _GradientBuffers(params, (ranges if is_geodesic else 1) if needs[3] else 0)
 
     def work(index: int) -> None:
         with layout.borrow_buffers() as buffers:
@@ -85,7 +82,7 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs) -> tuple[Tensor | N
 
 
 class _GradientBuffers:
-    """Zero-initialised gradient buffers [B, …], one per pixel range of an image, and their sum.
+    """Zero-initialized gradient buffers [B, …], one per pixel range of an image, and their sum.
 
     The operating system allocates only the pages that are written, and only the written range of a buffer is added to
     the sum. With a count of 0 the buffers are empty: the gradient is not needed.
@@ -116,16 +113,16 @@ class _GradientBuffers:
         return torch.from_numpy(total)
 
 
-def _layout(args: CpuArguments, y: Tensor) -> ChannelsFirst | ChannelsLast:
-    return ChannelsLast(args, y) if args.uses_columns else ChannelsFirst(args, y)
+def _layout(args: CpuArguments, y: Tensor, tiling: Tiling) -> ChannelsFirst | ChannelsLast:
+    return ChannelsLast(args, y, tiling) if args.uses_columns else ChannelsFirst(args, y)
 
 
-def _split(args: CpuArguments, count: int) -> list[list[PixelRange]]:
+def _split(args: CpuArguments, count: int, min_range_pixels: int) -> list[list[PixelRange]]:
     """Split the output into about ``count`` tasks: whole images, or pixel ranges of each image."""
     batch, pixels = args.x.shape[0], args.pixels
     if batch >= count:
         edges = [batch * task // count for task in range(count + 1)]
         return [[PixelRange(b, 0, pixels, 0) for b in range(*ends)] for ends in itertools.pairwise(edges)]
-    per_image = max(min(math.ceil(count / batch), pixels // _MIN_RANGE_PIXELS), 1)
+    per_image = max(min(math.ceil(count / batch), pixels // min_range_pixels), 1)
     edges = [pixels * n // per_image for n in range(per_image + 1)]
     return [[PixelRange(b, edges[n], edges[n + 1], n)] for b in range(batch) for n in range(per_image)]

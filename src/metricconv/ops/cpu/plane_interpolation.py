@@ -21,6 +21,14 @@ def corner_addresses(slice_offset, pitch, address):
     return a, a + np.uint64(1), a + np.uint64(pitch), a + np.uint64(pitch) + np.uint64(1)
 
 
+@inlined
+def corner_weights(upper_y, upper_x, gain):
+    """Return the interpolation weights of the four corners times the gain."""
+    lower, right = gain * upper_y, gain * upper_x
+    diagonal = lower * upper_x
+    return gain - lower - right + diagonal, right - diagonal, lower - diagonal, diagonal
+
+
 @noalloc
 def interpolate(x, channel, slice_offset, pitch, address, upper_weight, value, n):
     """Interpolate between the four corners of each address. The last vector may exceed n within the buffer."""
@@ -72,7 +80,7 @@ def interpolate_central_backward(x, channel, slice_offset, pitch, address, upper
 def fill_neighbor_addresses(geometry, address, upper_weight, side, neighbors, n):
     """Write the addresses [7, n] of the samples' pixels, and of those before and after along z, y and x."""
     half = upper_weight.dtype.type(0.5)
-    first_axis = min(geometry.first_axis, 1)  # a 1-D signal has a single row: no neighbours
+    first_axis = min(geometry.first_axis, 1)  # a 1-D signal has a single row: no neighbors
     for i in range(n):
         neighbors[0, i] = address[i]
     for axis in range(geometry.first_axis, 3):

@@ -2,7 +2,7 @@
 
 Interpolation is linear in the pixels around a sample, so both follow from dot products of the sample's gradient with
 the channels of these pixels. Most samples need the corners of their cell, in a volume in two slices. A sample on a
-pixel, as are all in a newly converted layer, needs the neighbours of that pixel instead.
+pixel, as are all in a newly converted layer, needs the neighbors of that pixel instead.
 """
 
 import numpy as np
@@ -63,7 +63,7 @@ def mark_samples_on_pixels(geometry, upper_weight, on_pixel, n):
 def gradients_at_pixels(
     image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position, modulated
 ):  # fmt: skip
-    """Write the gradients of samples that lie on a pixel: central differences of its neighbours.
+    """Write the gradients of samples that lie on a pixel: central differences of its neighbors.
 
     ``value``, the gradient of the modulation, is exact up to the square of the tolerance.
     """
@@ -150,7 +150,7 @@ def gradients_in_cells(
 ):
     """Write the gradients of all other samples, from the corners of their cells.
 
-    At an integer coordinate, the neighbours outside of the cell along that axis belong to the central difference.
+    At an integer coordinate, the neighbors outside of the cell along that axis belong to the central difference.
     """
     upper_weight = positions.upper_weight[k, g]
     side = positions.side[k, g]
@@ -187,7 +187,7 @@ def gradients_in_cells(
 
 @noalloc
 def outer_corners(layout, geometry, corner, side_y, side_x):
-    """Return the neighbours outside of a cell: two along y, two along x; corners of the cell if there are none."""
+    """Return the neighbors outside of a cell: two along y, two along x; corners of the cell if there are none."""
     a, b, c, _ = corner
     down = np.uint64(outer_neighbor_step(side_y, geometry.pitch[1] * layout.in_channels))
     right = np.uint64(outer_neighbor_step(side_x, layout.in_channels))

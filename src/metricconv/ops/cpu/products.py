@@ -1,44 +1,16 @@
 """Matrix products inside kernels, computed by the BLAS library of torch."""
 
-import ctypes
-import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ... import _compat
 from .jit import compiled, noalloc
 
-
-@functools.cache
-def gemm_address(dtype: torch.dtype) -> int:
-    """Return the address of the BLAS matrix product for a dtype, 0 if it is not found."""
-    name = {torch.float32: "sgemm_", torch.float64: "dgemm_"}[dtype]
-    function = _find_function(name)
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def set_blas_threads(count: int) -> int:
-    """Set the number of MKL threads of the calling thread, 0 for torch's setting; return the previous value."""
-    setter = _find_function("MKL_Set_Num_Threads_Local")
-    return 0 if setter is None else setter(count)
-
-
-@functools.cache
-def _find_function(name: str) -> Any:
-    """Return a function of torch's library or of its dependencies, None if there is none of that name."""
-    folder = Path(torch.__file__).parent / "lib"
-    for file in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
-        try:
-            return getattr(ctypes.CDLL(str(folder / file)), name)
-        except (OSError, AttributeError):
-            continue
-    return None
+_cgutils = _compat.numba_cgutils()
 
 
 @intrinsic
@@ -47,7 +19,7 @@ def _call_address(typing: Any, address: Any, pointers: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, packed = arguments
-        values = cgutils.unpack_tuple(builder, packed)
+        values = _cgutils.unpack_tuple(builder, packed)
         signature_type = ir.FunctionType(ir.VoidType(), [value.type for value in values])
         builder.call(builder.inttoptr(pointer, signature_type.as_pointer()), values)
         return context.get_dummy_value()

@@ -18,7 +18,7 @@ the same direction follow each other: ``prepare_direction`` computes F, or trace
 The image has a halo of one pixel, to which a position is clamped unless it is folded back into the image. So a sample
 is given by the address of the lower corner of its cell and the weight of the upper corner along each axis.
 
-Every loop runs over the pixels of a strip and has no branches, so that LLVM vectorises it. Constants have the dtype of
+Every loop runs over the pixels of a strip and has no branches, so that LLVM vectorizes it. Constants have the dtype of
 the arrays, as a Python float would promote float32 to float64. Lengths and starts of strips are unsigned, which spares
 numba the test for negative indices.
 """
@@ -50,7 +50,7 @@ class Geometry(NamedTuple):
     """
 
     size: tuple[int, ...]
-    pitch: tuple[int, ...]  # distance between neighbours along each axis, in the image with its halo
+    pitch: tuple[int, ...]  # distance between neighbors along each axis, in the image with its halo
     out: tuple[int, ...]
     stride: tuple[int, ...]
     origin: tuple[int, ...]
@@ -259,9 +259,9 @@ def fill_sides(geometry, stencil, t, axis, upper_weight, weight_slope, side, n):
         return real(0)
     count = real(0)
     for i in range(n):
-        whole = side_of(upper_weight[axis, i], tolerance) * np.abs(weight_slope[axis, i])
-        side[axis, i] = whole
-        count += whole * whole
+        value = side_of(upper_weight[axis, i], tolerance) * np.abs(weight_slope[axis, i])
+        side[axis, i] = value
+        count += value * value
     return count
 
 
@@ -301,7 +301,7 @@ def fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, up
         weight_slope[axis, i] = (-one if flipped else one) if clamped == position else zero
         fraction = one - fraction if flipped else fraction
         upper_weight[axis, i] = fraction if position == position else position
-        # The last cell of a circular image equals the cell before its first, which has an outer neighbour in memory.
+        # The last cell of a circular image equals the cell before its first, which has an outer neighbor in memory.
         folded = -one if folded == mirror_start - one and fraction >= one - tolerance and not mirrors else folded
         address[i] += (np.int32(folded) + np.int32(1)) * step
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ... import _compat
 from .jit import FAST
+
+_cgutils = _compat.numba_cgutils()
 
 SAMPLES_PER_VECTOR = 4  # samples of one channel, see interpolate_vector
 FIELD_CHANNELS = 12  # values per node of a geodesic field, see flow.py
@@ -39,13 +41,13 @@ def interpolate_vector(
         real = context.get_value_type(signature.args[0].dtype)
         pair, vector = ir.VectorType(real, 2).as_pointer(), ir.VectorType(real, SAMPLES_PER_VECTOR).as_pointer()
         start, pitch, column = (arguments[k] for k in (1, 2, 6))
-        pitch_of_weights = cgutils.unpack_tuple(builder, upper_weight.shape)[1]
+        pitch_of_weights = _cgutils.unpack_tuple(builder, upper_weight.shape)[1]
 
         def shuffle(a: Any, b: Any, lanes: list[int]) -> Any:
             return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INTEGER, len(lanes)), lanes))
 
         def load_neighbors(begin: Any) -> tuple[Any, Any]:
-            """Return the values at the addresses, relative to an index of x, and those of their right neighbours."""
+            """Return the values at the addresses, relative to an index of x, and those of their right neighbors."""
             pairs = []
             for k in range(SAMPLES_PER_VECTOR):
                 offset = builder.load(builder.gep(address.data, [builder.add(column, column.type(k))]))
@@ -143,7 +145,7 @@ class _Vectors:
 
     def unpack(self, argument: int) -> list[Any]:
         """Return the elements of a tuple."""
-        return cgutils.unpack_tuple(self.builder, self.arguments[argument])
+        return _cgutils.unpack_tuple(self.builder, self.arguments[argument])
 
     def pointer(self, argument: int, index: Any) -> Any:
         """Return the pointer to a vector that starts at an index of an array."""
@@ -165,7 +167,7 @@ class _Vectors:
     def reduce_sum(self, vector: Any) -> Any:
         """Return the sum of a vector's elements."""
         name = f"llvm.vector.reduce.fadd.v{self.vector_type.count}{'f32' if self.real == ir.FloatType() else 'f64'}"
-        function = cgutils.get_or_insert_function(
+        function = _cgutils.get_or_insert_function(
             self.builder.module, ir.FunctionType(self.real, [self.real, self.vector_type]), name
         )
         return self.builder.call(function, [ir.Constant(self.real, 0.0), vector], fastmath=("reassoc",))

@@ -3,23 +3,24 @@
 A second thread pool would compete with torch's for the cores, since idle OpenMP threads keep spinning. So tasks run on
 torch's OpenMP team where that library can be found, otherwise on Python threads (kernels release the GIL). Numba's
 threads would be a second pool too, and they abort the process when two Python threads use them at the same time.
+
+A forked child has no OpenMP team, but waits for the one of its parent: any parallel region in it would hang, also of
+torch itself. If the team was in use before the fork, the child computes on one thread.
 """
 
-import ctypes
-import functools
-import re
+import os
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from .products import set_blas_threads
+from ... import _compat
 
 Task = TypeVar("Task")
 
-_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_team_used = False
+_team_lost = False  # in a forked child of a process that used the team
 
 
 def run_tasks(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
@@ -33,16 +34,16 @@ def run_tasks(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
     errors: list[BaseException] = []
 
     def body(_: object = None) -> None:
-        before = set_blas_threads(1)
+        before = _compat.set_blas_threads(1)
         try:
             for task in queue:
                 work(task)
         except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
         finally:
-            set_blas_threads(before)
+            _compat.set_blas_threads(before)
 
-    count = min(torch.get_num_threads(), len(pending))
+    count = 1 if _team_lost else min(torch.get_num_threads(), len(pending))
     if count < 2:
         body()
     else:
@@ -53,9 +54,9 @@ def run_tasks(work: Callable[[Task], object], tasks: Iterable[Task]) -> None:
 
 def _run_on_threads(body: Callable[..., None], count: int) -> None:
     """Call ``body`` on ``count`` threads at the same time, and wait for all of them."""
-    openmp = _openmp()
-    if openmp is not None:
-        openmp.GOMP_parallel(_BODY(body), None, count, 0)
+    global _team_used
+    _team_used = True
+    if _compat.run_on_openmp_team(body, count):
         return
     workers = [threading.Thread(target=body) for _ in range(count - 1)]
     for worker in workers:
@@ -65,15 +66,13 @@ def _run_on_threads(body: Callable[..., None], count: int) -> None:
         worker.join()
 
 
-@functools.cache
-def _openmp() -> Any:
-    """Return the OpenMP library that torch has loaded, or None if it is not found or lacks GOMP_parallel."""
-    try:
-        loaded = re.findall(r"\S+/lib(?:gomp|iomp5|omp)\b\S*\.so\S*", Path("/proc/self/maps").read_text())
-        ours = sorted(set(loaded), key=lambda path: "torch" not in path)
-        library = ctypes.CDLL(ours[0])
-        library.GOMP_parallel.argtypes = [_BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        library.GOMP_parallel.restype = None
-    except (OSError, IndexError, AttributeError):
-        return None
-    return library
+def _after_fork_in_child() -> None:
+    """Use one thread in a forked child that has lost the team of its parent, in torch's own functions too."""
+    global _team_lost
+    if _team_used:
+        _team_lost = True
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -67,14 +67,6 @@ def corner_channel_starts(geometry, layout, address, z_slice, channel):
 
 
 @noalloc
-def scaled_corner_weights(upper_y, upper_x, gain):
-    """Return the weights of the four corners times the gain."""
-    lower, right = gain * upper_y, gain * upper_x
-    diagonal = lower * upper_x
-    return gain - lower - right + diagonal, right - diagonal, lower - diagonal, diagonal
-
-
-@noalloc
 def fill_gain(modulation, stencil, g, k, tile, gain):
     """Write the modulation of the tile's k-th sample, or 1 if there is none."""
     gain[:] = 1

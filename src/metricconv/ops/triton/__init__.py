@@ -1,7 +1,7 @@
-"""The fused GPU engine: 1-D and 2-D supports on CUDA, forward and backward, without offset maps.
+"""The Triton backend: fused GPU kernels for 1-D and 2-D supports, forward and backward.
 
-Nor are there columns of samples, but for a bounded number in wide layers: see launch.py and backward.py.
-Triton is imported when the first problem arrives that the engine could compute, not before.
+Kernels compute sampling locations from the compact parameters of a support: no offsets are stored. Samples are stored
+only in wide layers, in an im2col buffer of bounded size. Triton is imported with the first problem that is on a GPU.
 """
 
 import dataclasses
@@ -19,56 +19,62 @@ from torch.utils.checkpoint import checkpoint
 
 from ..._interpolation import FARTHEST
 from ...metrics import Metric, Parametrization, Randers, Riemannian
-from ...metrics.parametrizations import FUSED
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
-from ..problem import NO_TRANSFORMS, Problem, transformed
-from .launcher import constants
+from ..problem import TRANSFORMS_UNSUPPORTED, Problem, transforms_active
+from .device_constants import device_constant
 
-# Triton decides at its import whether kernels run on the device or in its interpreter, on CPU tensors.
+name = "triton"
+# Ratios to the reference are those of the tables in benchmarks/.
+description = (
+    "fused kernels for CUDA devices; on an H200, forward and backward in float32, 18 to 128 times "
+    "as fast as the reference"
+)
+
+# Triton determines at its import whether kernels run on the device or in its interpreter, on CPU tensors.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_MOST_FIELDS = 65535  # programs along the second and the third axis of a launch
-_MOST_NODES = 2**27  # which rays find, twelve numbers each, by 32 bits
+_MAX_FIELDS = 65535  # programs along the second and the third axis of a launch
+_MAX_NODES = 2**27  # of a geodesic field: twelve values each, 32-bit addresses
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
 
-# How many of its first components a 1-D support lacks to be a 2-D one in which nothing happens along y.
-_ABSENT = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
+# How many components come first when a 1-D support is extended to 2-D; they are 0, so that no sample moves along y.
+_ADDED_COMPONENTS = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
 
-# A stencil's directions and radii on each device, so that a call copies nothing from the host.
-_tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
+# Directions and radii of each stencil on each device, so that calls copy nothing from the host.
+_stencil_tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def unsupported_reason(problem: Problem) -> str | None:
-    """Return why the kernels cannot compute the problem, or None."""
+    """Return why the backend does not support the problem, or None."""
     x, support = problem.input, problem.support
-    missing = _missing(x)
-    if missing is not None:
-        return missing
+    reason = _unsupported_device(x)
+    if reason is not None:
+        return reason
     if support.dim > 2:
-        return f"its kernels know 1-D and 2-D supports, this one has {support.dim} spatial axes"
+        return f"it supports 1 or 2 spatial axes, `support` has {support.dim}"
     if isinstance(support, GeodesicBall):
-        why = _no_geodesics(support)
-        if why is not None:
-            return why
+        reason = _unsupported_geodesics(support)
+        if reason is not None:
+            return reason
     elif type(support) not in _KINDS:
-        return f"its kernels do not know {type(support).__name__} supports"
+        return f"it does not support {type(support).__name__} supports"
     if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
-        return f"its kernels do not know {type(support.metric).__name__} metrics"
-    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.learns:
-        return "its kernels have no gradients for a stencil"
+        return f"it does not support {type(support.metric).__name__} metrics"
+    if isinstance(support, TangentBall | GeodesicBall) and support.stencil.requires_grad:
+        return "it does not compute gradients of the stencil"
     tensors = {"input": x, "weight": problem.weight, "bias": problem.bias, "modulation": problem.modulation}
     tensors |= {f"support.{name}": tensor for name, tensor in support.tensors().items()}
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in _DTYPES:
-            return f"its kernels know float32, float16 and bfloat16, `{name}` is {tensor.dtype}"
+            return f"it supports float32, float16 and bfloat16, `{name}` is {tensor.dtype}"
     if max(x.shape[2:]) > FARTHEST:
         return f"its positions reach 2²³ pixels along an axis, `input` has spatial size {tuple(x.shape[2:])}"
     return None
 
 
 def run(problem: Problem) -> Tensor:
-    """Compute Σ_j w_j m_j x(centre + Δ_j) + bias, with sums in float32: (B, C_out, *out) in the input's layout."""
+    """Return Σ_j w_j m_j x(center + Δ_j) + bias, accumulated in float32: (B, C_out, *out) in the input's layout."""
     support = problem.support
     if isinstance(support, GeodesicBall):
         return _run_geodesic(problem, support)
@@ -78,41 +84,42 @@ def run(problem: Problem) -> Tensor:
 
 
 def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
-    """Trace the rays, some at a time, and sum over their samples as over a deformable support's.
+    """Trace the rays of geodesic balls and convolve their samples as a deformable support.
 
-    The sum over each part of a large stencil is rounded to the image's dtype before they are added in float32.
+    Large stencils are processed in parts. The sum over each part is rounded to the dtype of the input before the sums
+    are added in float32.
     """
-    from . import geodesic
+    from . import geodesic, ray_tables
 
-    def part(plan: geodesic.Plan, bias: Tensor | None) -> Tensor:
-        chosen, modulation = problem.weight, problem.modulation
-        if len(plan.samples) < ball.samples:
-            chosen = chosen.flatten(2).index_select(2, plan.samples).unsqueeze(2)
-            modulation = None if modulation is None else modulation.index_select(2, plan.samples)
-        some = dataclasses.replace(problem, weight=chosen, bias=bias, modulation=modulation)
-        displacement = geodesic.displacements(ball, plan, problem.input.dtype)
-        return _convolve(some, "deformable", {"displacement": displacement}, (0.0, 0.0))
+    def part(table: ray_tables.RayTable, bias: Tensor | None) -> Tensor:
+        weight, modulation = problem.weight, problem.modulation
+        if len(table.samples) < ball.samples:
+            weight = weight.flatten(2).index_select(2, table.samples).unsqueeze(2)
+            modulation = None if modulation is None else modulation.index_select(2, table.samples)
+        partial = dataclasses.replace(problem, weight=weight, bias=bias, modulation=modulation)
+        displacement = geodesic.displacements(ball, table, problem.input.dtype)
+        return _convolve(partial, "deformable", {"displacement": displacement}, (0.0, 0.0))
 
-    first, *others = geodesic.plans(ball, problem.input)
+    first, *others = ray_tables.ray_tables(ball, problem.input)
     y = part(first, problem.bias)
-    for plan in others:
-        y = y.float() + checkpoint(part, plan, None, use_reentrant=False, preserve_rng_state=False).float()
+    for table in others:
+        y = y.float() + checkpoint(part, table, None, use_reentrant=False, preserve_rng_state=False).float()
     return y.to(problem.input.dtype)
 
 
 def _convolve(
     problem: Problem, kind: str, fields: dict[str, Tensor], spacing: tuple[float, ...], table: Tensor | None = None
 ) -> Tensor:
-    """Launch the kernels of a kind, whose fields are (B, G, …, *out) or broadcast to it."""
+    """Return the convolution over supports of a kind, whose parameters ``fields`` broadcast to (B, G, …, *out)."""
     from . import library
 
     x, weight, modulation = problem.input, problem.weight, problem.modulation
     support, dim = problem.support, problem.support.dim
     batch, groups, out = x.shape[0], support.groups, problem.grid.size
-    fields = {name: _over(t.to(x.device), (batch, groups, *t.shape[2:-dim], *out)) for name, t in fields.items()}
+    fields = {name: _expanded(t.to(x.device), (batch, groups, *t.shape[2:-dim], *out)) for name, t in fields.items()}
     if modulation is not None:
-        modulation = _over(modulation, (batch, groups, modulation.shape[2], *out))
-    numbers: dict[str, Any] = {
+        modulation = _expanded(modulation, (batch, groups, modulation.shape[2], *out))
+    geometry: dict[str, Any] = {
         "kernel_size": support.kernel_size,
         "spacing": spacing,
         "dilation": support.dilation,
@@ -122,9 +129,10 @@ def _convolve(
     if dim == 1:  # an image one pixel high
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
         modulation = None if modulation is None else modulation.unsqueeze(-2)
-        fields = {name: functional.pad(t, (0, 0, _ABSENT[name], 0)).unsqueeze(-2) for name, t in fields.items()}
+        padded = {name: functional.pad(t, (0, 0, _ADDED_COMPONENTS[name], 0)) for name, t in fields.items()}
+        fields = {name: t.unsqueeze(-2) for name, t in padded.items()}
         one = {"kernel_size": 1, "spacing": 0.0, "dilation": 1, "stride": 1, "padding": 0}
-        numbers = {name: (one[name], *value) for name, value in numbers.items()}
+        geometry = {name: (one[name], *value) for name, value in geometry.items()}
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = library.support_conv(
         x.contiguous(memory_format=torch.channels_last),
@@ -134,7 +142,7 @@ def _convolve(
         fields.get("omega"),
         table,
         kind,
-        *(list(value) for value in numbers.values()),
+        *(list(value) for value in geometry.values()),
         problem.groups,
         problem.padding_mode,
         problem.bias,
@@ -143,62 +151,60 @@ def _convolve(
     return y.squeeze(2) if dim == 1 else y
 
 
-def _over(field: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Return a field at all pixels, no view of it where it is there already: views cost time, back too."""
+def _expanded(field: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return a field expanded to a size, or unchanged if it has that size: views take time, also in backward."""
     return field if field.shape == size else field.expand(size)
 
 
-def _no_geodesics(ball: GeodesicBall) -> str | None:
-    """Return why the kernels cannot trace a ball's rays, or None."""
+def _unsupported_geodesics(ball: GeodesicBall) -> str | None:
+    """Return why the backend does not support a geodesic ball, or None."""
     if ball.dim != 2:
-        return f"its kernels trace geodesics in 2-D, this ball has {ball.dim} spatial axes"
+        return f"it supports geodesic balls in 2-D, this one has {ball.dim} spatial axes"
     if any(t.dtype != torch.float32 for t in ball.tensors().values()):
-        return "its kernels trace geodesics of float32 metrics"
-    if ball.metric.batch * ball.metric.groups > _MOST_FIELDS:
-        return f"its kernels trace geodesics of at most {_MOST_FIELDS} images and groups at a time"
-    if math.prod(ball.metric.spatial) > _MOST_NODES:
-        return f"its kernels trace geodesics in images of at most {_MOST_NODES} pixels"
+        return "it supports geodesic balls of float32 metrics"
+    if ball.metric.batch * ball.metric.groups > _MAX_FIELDS:
+        return f"it supports geodesic balls in at most {_MAX_FIELDS} images and groups at a time"
+    if math.prod(ball.metric.spatial) > _MAX_NODES:
+        return f"it supports geodesic balls in images of at most {_MAX_NODES} pixels"
     if torch.are_deterministic_algorithms_enabled():
-        return "its kernels add the gradients of geodesics in no fixed order"
+        return "its gradients of geodesic balls are not deterministic"
     return None
 
 
 def parametrize(
     parametrization: Parametrization, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
 ) -> Metric | None:
-    """Return the metric of raw numbers by one kernel, or None where there is no kernel for it."""
-    if _missing(raw) is not None:
+    """Return ``parametrization(raw, start, gain, radius)`` by one kernel, or None if there is no kernel for it."""
+    if torch.compiler.is_compiling() or _unsupported_device(raw) is not None:  # compilers fuse the formula
         return None
+    parametrization.check(raw, start, gain)
     from .parametrizations import parametrize as fused
 
     return fused(parametrization, raw, start, gain, radius)
 
 
-FUSED.append(parametrize)
-
-
-def narrow_conv(
+def conv_with_few_outputs(
     x: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Tensor | None:
-    """Return a convolution with few outputs, or None where torch's own is as fast, or compiled, or needed."""
-    if x.dim() != 4 or torch.compiler.is_compiling() or _missing(x) is not None:
+    """Return a convolution with few output channels, or None if torch's is compiled, as fast or required."""
+    if x.dim() != 4 or torch.compiler.is_compiling() or _unsupported_device(x) is not None:
         return None
-    from .narrow import narrow_conv as fused
+    from .few_outputs_conv import few_outputs_conv as fused
 
     return fused(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation))
 
 
-def _missing(x: Tensor) -> str | None:
-    """Return what the kernels lack to run where ``x`` is, or None."""
+def _unsupported_device(x: Tensor) -> str | None:
+    """Return why the kernels do not run on the device of a tensor now, or None."""
     if x.device.type != "cuda" and not (_INTERPRETED and x.device.type == "cpu"):
-        return f"its kernels need a CUDA device, `input` is on {x.device}"
-    if transformed():
-        return NO_TRANSFORMS
+        return f"it requires a CUDA device, `input` is on {x.device}"
+    if transforms_active():
+        return TRANSFORMS_UNSUPPORTED
     return _missing_dependency(x.device) if torch.compiler.is_compiling() else _cached_missing_dependency(x.device)
 
 
 def missing_dependency() -> str | None:
-    """Return what the kernels lack to run on this machine, or None."""
+    """Return what the backend lacks on this machine, or None."""
     if not torch.cuda.is_available():
         return "there is no CUDA device, or this torch was built without CUDA"
     return _missing_dependency(torch.device("cuda", torch.cuda.current_device()))
@@ -206,7 +212,7 @@ def missing_dependency() -> str | None:
 
 def _missing_dependency(device: torch.device) -> str | None:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-        return f"its kernels need compute capability 8.0, {device} has {torch.cuda.get_device_capability(device)}"
+        return f"it requires compute capability 8.0, {device} has {torch.cuda.get_device_capability(device)}"
     try:
         import triton  # noqa: F401
     except ImportError as error:
@@ -214,14 +220,16 @@ def _missing_dependency(device: torch.device) -> str | None:
     return None
 
 
-_cached_missing_dependency = functools.cache(_missing_dependency)  # which a compiler cannot look into
+_cached_missing_dependency = functools.cache(_missing_dependency)  # torch.compile does not trace it
 
 
 def _table(stencil: Stencil, device: torch.device) -> Tensor:
     """Return directions and radii, (P, 3) in float32 on the device."""
     if torch.compiler.is_compiling():
         return _make_table(stencil, device)
-    return constants(_tables.setdefault(stencil, {}), device, lambda: _make_table(stencil, device), device)
+    return device_constant(
+        _stencil_tables.setdefault(stencil, {}), device, lambda: _make_table(stencil, device), device
+    )
 
 
 def _make_table(stencil: Stencil, device: torch.device) -> Tensor:

@@ -1,0 +1,85 @@
+"""The contract of a backend, and the choice between them."""
+
+import functools
+import logging
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . import cpu, reference, triton
+from .problem import Problem
+
+__all__ = ["BACKENDS", "Backend", "choose_backend"]
+
+_LOGGER = logging.getLogger(__name__)
+
+# The reference is far slower on more products than this: a fallback is then logged.
+_LARGE = 2**22
+
+
+class Backend(Protocol):
+    """A way to compute the operator. The modules ``triton``, ``cpu`` and ``reference`` are backends."""
+
+    name: str
+    description: str  # what it computes, with its measured speed
+
+    def missing_dependency(self) -> str | None:
+        """Return what the backend lacks on this machine and how to obtain it, or None."""
+
+    def unsupported_reason(self, problem: Problem) -> str | None:
+        """Return why the backend does not support a problem, or None."""
+
+    def run(self, problem: Problem) -> Tensor:
+        """Return the output (B, C_out, *out) of a problem that the backend supports."""
+        ...
+
+
+# In order of preference: "auto" selects the first that supports the problem.
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (triton, cpu, reference)}
+
+
+def choose_backend(problem: Problem, name: str = "auto") -> Backend:
+    """Return the backend of that name, or with "auto" the first that supports the problem."""
+    if not isinstance(name, str) or name != "auto":
+        return _backend_by_name(problem, name)
+    reasons = {}
+    for selected, backend in BACKENDS.items():
+        reason = backend.unsupported_reason(problem)
+        if reason is None:
+            break
+        reasons[selected] = reason
+    if not torch.compiler.is_compiling() and _LOGGER.isEnabledFor(logging.INFO):
+        _log_choice(problem, selected, reasons)
+    return backend
+
+
+def _backend_by_name(problem: Problem, name: str) -> Backend:
+    if not isinstance(name, str) or name not in BACKENDS:
+        raise ValueError(f"`backend` (={name!r}) must be 'auto' or one of these: {_availability(problem)}")
+    reason = BACKENDS[name].unsupported_reason(problem)
+    if reason is not None:
+        raise ValueError(f"`backend` (={name!r}) does not support this: {reason}. Available: {_availability(problem)}")
+    return BACKENDS[name]
+
+
+def _availability(problem: Problem) -> str:
+    states = {name: backend.unsupported_reason(problem) for name, backend in BACKENDS.items()}
+    return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
+
+
+def _log_choice(problem: Problem, name: str, reasons: dict[str, str]) -> None:
+    """Log the choice at level DEBUG, and at INFO, once, a fallback to the reference that costs time."""
+    unsupported = "; ".join(f"{other}: {reason}" for other, reason in reasons.items())
+    _LOGGER.debug("backend %s selected (%s)", name, unsupported)
+    x, support = problem.input, problem.support
+    products = x.shape[0] * x.shape[1] * support.samples * math.prod(problem.grid.size)
+    if name == "reference" and (x.is_cuda or products >= _LARGE):
+        _log_fallback(f"the slower backend 'reference' computes on {x.device} ({unsupported})")
+
+
+@functools.lru_cache(maxsize=256)
+def _log_fallback(message: str) -> None:
+    """Log a message the first time only."""
+    _LOGGER.info(message)

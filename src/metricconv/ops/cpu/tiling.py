@@ -1,0 +1,18 @@
+"""Sizes of the parts into which a call is divided for threads and caches."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """Bounds on tasks, pixel ranges and tiles. They affect time and memory; results differ by rounding errors only."""
+
+    tasks: int = 16  # enough for many threads
+    min_range_pixels: int = 256
+    max_weight_sums: int = 2**24  # values in all tasks' weight gradients: 64 MB in float32
+    tile_values: int = 2**17  # values in the im2col buffer: half a MB in float32, well within the L2 cache of a core
+    max_row_values: int = 4096  # values of one pixel in the im2col buffer
+    min_tile_pixels: int = 32  # overrides tile_values; a tile has at most the pixels of a strip
+
+
+DEFAULT = Tiling()

@@ -1,0 +1,40 @@
+"""Steps of a metric layer before the operator: one GPU kernel each where there is one, otherwise plain PyTorch."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..metrics import Metric, Parametrization
+from . import triton
+from .backends import BACKENDS
+
+__all__ = ["conv_with_few_outputs", "parametrize"]
+
+_CONVOLUTIONS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+
+
+def parametrize(
+    parametrization: Parametrization,
+    raw: Tensor,
+    start: Tensor | None = None,
+    gain: Tensor | None = None,
+    radius: float = 1,
+    *,
+    backend: str = "auto",
+) -> Metric:
+    """Return ``parametrization(raw, start, gain, radius)``; "reference" computes it in plain PyTorch on GPUs too."""
+    _checks.instance_of(parametrization, Parametrization, "parametrization")
+    parametrization.check(raw, start, gain)
+    _checks.one_of(backend, ("auto", *BACKENDS), "backend")
+    metric = None if backend == "reference" else triton.parametrize(parametrization, raw, start, gain, radius)
+    return parametrization(raw, start, gain, radius) if metric is None else metric
+
+
+def conv_with_few_outputs(
+    input: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Return torch's convolution, in 1-D to 3-D; by kernels for few output channels where these are faster."""
+    y = triton.conv_with_few_outputs(input, weight, bias, stride, padding, dilation)
+    return _CONVOLUTIONS[input.dim() - 2](input, weight, bias, stride, padding, dilation) if y is None else y

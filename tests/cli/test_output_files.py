@@ -1,0 +1,148 @@
+"""Output paths that must not be replaced, interrupted jobs, stale temporary files, and messages of libraries."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+import metricconv as mc
+from command_errors import fails
+from metricconv.cli.app import run
+from metricconv.cli.filtering import filter_file
+
+BOX = ["-m", "box", "-k", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _photographs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 10), dtype=np.uint8)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(pixels).save(Path("photos") / name)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("command", [["filter"], ["balls", "--out"]])
+def test_pipes_are_not_replaced(command, linked, capsys):
+    os.mkfifo("pipe.png")
+    if linked:
+        Path("link.png").symlink_to("pipe.png")
+    name = "link.png" if linked else "pipe.png"
+    fails([command[0], "photos/a.png", *command[1:], name, "--force"], capsys, "is not a regular file")
+    assert stat.S_ISFIFO(os.stat("pipe.png").st_mode) and Path("link.png").is_symlink() == linked
+
+
+def test_links_to_devices_are_not_replaced(capsys):
+    Path("null.png").symlink_to(os.devnull)
+    fails(["filter", "photos/a.png", "null.png", "--force", *BOX], capsys, "is not a regular file")
+    assert Path(os.devnull).is_char_device() and Path("null.png").is_symlink()
+
+
+def test_hidden_files_of_a_folder_are_ignored():
+    Path("photos/.a.0123abcd.png").write_bytes(b"left over by a killed process")
+    assert run(["filter", "photos", "out", *BOX]) == 0
+    assert sorted(os.listdir("out")) == ["a.png", "b.png"]
+
+
+def test_stale_temporary_files_are_deleted():
+    Path("out").mkdir()
+    leftovers = [Path("out/.a.0123abcd.png"), Path("out/.a.4567abcd.png"), Path("out/.other.0123abcd.png")]
+    for path in leftovers:
+        path.write_bytes(b"")
+    for path in (leftovers[0], leftovers[2]):
+        os.utime(path, (0, 0))
+    assert run(["filter", "photos", "out", *BOX]) == 0
+    assert [path.exists() for path in leftovers] == [False, True, True]  # the second may belong to a running process
+
+
+def test_interrupted_folder_jobs_resume(capsys, monkeypatch):
+    written = []
+
+    def record(source, *arguments):
+        written.append(source.name)
+        filter_file(source, *arguments)
+
+    monkeypatch.setattr("metricconv.cli.filtering.filter_file", record)
+    assert run(["filter", "photos", "out", *BOX]) == 0
+    before = Path("out/b.png").stat().st_mtime_ns
+    Path("out/a.png").unlink()
+    assert run(["filter", "photos", "out", "--skip-existing", *BOX]) == 0
+    assert written == ["a.png", "b.png", "a.png"]
+    assert "skipped 1 of 2 images" in capsys.readouterr().err
+    assert Path("out/a.png").exists() and Path("out/b.png").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("arguments", [["photos/a.png", "out.png"], ["photos", "out", "--force"]])
+def test_skip_existing_requires_a_folder_without_force(arguments, capsys):
+    fails(["filter", *arguments, "--skip-existing", *BOX], capsys, "--skip-existing: requires")
+
+
+def test_damaged_tiff_prints_one_line():
+    tifffile.imwrite("a.tif", np.zeros((64, 64), np.uint16), tile=(32, 32), compression="zlib")
+    Path("a.tif").write_bytes(Path("a.tif").read_bytes()[:200])
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    command = [sys.executable, "-m", "metricconv", "filter", "a.tif", "out.tif", *BOX]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and done.stderr.startswith("error: a.tif: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["torch", "metricconv.cli.app", "skimage"])
+def test_interrupt_while_the_command_is_imported_exits_quietly(module):
+    code = f"""if True:
+        import os, signal, sys
+        import _metricconv_command
+        class Interrupt:
+            def find_spec(self, name, *rest):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupt())
+        _metricconv_command.main()
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 130 and done.stderr == ""
+
+
+def test_interrupt_while_the_module_is_imported_exits_quietly(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'torch':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(mc.__file__).parents[1])])}
+    done = subprocess.run([sys.executable, "-m", "metricconv"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 130 and done.stderr == ""
+
+
+def test_entry_point_runs_the_command():
+    code = "import sys; sys.argv = ['metricconv', '--version']; import _metricconv_command; _metricconv_command.main()"
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.strip() == mc.__version__
+
+
+def test_interrupted_imports_exit_quietly():
+    code = """if True:
+        import sys
+        import metricconv.cli
+        class Interrupt:
+            def find_spec(self, name, *rest):
+                if name == "metricconv.cli.app":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupt())
+        metricconv.cli.main()
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 130 and done.stderr == ""

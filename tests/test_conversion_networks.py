@@ -1,0 +1,107 @@
+"""Conversion of networks of other packages: equal at initialization, and folding for inference raises."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import metricconv as mc
+from metricconv.nn import adaptive_layers
+
+TIMM = {
+    "resnet18": 17,
+    "mobilenetv3_small_050": 12,
+    "convnext_atto": 12,
+    "tf_efficientnet_b0": 17,  # Conv2dSame
+    "nfnet_l0": 28,  # ScaledStdConv2d
+    "resnetv2_50x1_bit": 17,  # StdConv2d
+    "repvgg_a0": 22,
+    "fastvit_t8": 29,
+}
+FOLDED = ("mobileone_s0", "repvgg_a0", "fastvit_t8", "repghostnet_050")
+TORCHVISION = {"resnet18": 17, "mobilenet_v2": 18, "video.r3d_18": 17}
+
+
+def prepared(model: nn.Module, *shape: int) -> nn.Module:
+    """Set the statistics of batch normalization to those of random inputs, so that outputs are of order 1."""
+    model.train()
+    with torch.no_grad():
+        model(torch.randn(4, *shape))
+    return model.eval()
+
+
+def assert_converts_equal(model: nn.Module, layers: int, *shape: int) -> None:
+    converted = mc.convert(prepared(model, *shape))
+    assert len(list(adaptive_layers(converted))) == layers
+    x = torch.randn(2, *shape)
+    with torch.no_grad():
+        expected, found = model(x), converted(x)
+        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_network_converts_equal(name):
+    timm = pytest.importorskip("timm")
+    model = timm.create_model(name, pretrained=False, num_classes=7)
+    assert_converts_equal(model, TIMM[name], 3, 64, 65)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvision_network_converts_equal(name):
+    models = pytest.importorskip("torchvision").models
+    module, _, function = name.rpartition(".")
+    model = getattr(getattr(models, module) if module else models, function)(weights=None, num_classes=7)
+    assert_converts_equal(model, TORCHVISION[name], 3, *((4, 32, 32) if module else (48, 47)))
+
+
+def test_standardized_weights_are_those_of_timm_and_convert_back():
+    timm = pytest.importorskip("timm")
+    for kind in ("StdConv2d", "StdConv2dSame", "ScaledStdConv2d", "ScaledStdConv2dSame"):
+        conv = getattr(timm.layers, kind)(4, 6, 3, stride=2, bias=True)
+        if hasattr(conv, "gain"):
+            nn.init.uniform_(conv.gain, 0.5, 2)
+        original = conv.weight
+        layer, x = mc.convert(nn.Sequential(conv), inplace=True)[0], torch.randn(2, 4, 11, 8)
+        torch.testing.assert_close(layer(x), conv(x), atol=1e-5, rtol=1e-4)
+        assert layer.parametrizations.weight.original is original
+        plain = mc.to_conv(layer)
+        if not getattr(conv, "same_pad", False):
+            assert isinstance(plain, nn.Conv2d)
+        torch.testing.assert_close(plain(x), conv(x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_folding_a_converted_network_raises_until_it_is_converted_back(name):
+    timm = pytest.importorskip("timm")
+    reparameterize_model = timm.utils.reparameterize_model
+    model = prepared(timm.create_model(name, pretrained=False, num_classes=7), 3, 64, 64)
+    converted = mc.convert(model)
+    with pytest.raises(RuntimeError, match=r"\(\) would discard the geometry of adaptive convolutions"):
+        reparameterize_model(converted)
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        folded = reparameterize_model(mc.to_conv(converted))(x)
+        torch.testing.assert_close(folded, model(x), atol=1e-3, rtol=1e-3)
+
+
+def test_timm_is_not_imported_by_conversion():
+    code = "import sys, torch, metricconv as mc; mc.convert(torch.nn.Conv2d(3, 4, 3)); assert 'timm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("kinks", "dtype", "tolerance"), [(True, torch.float64, 1e-12), (False, torch.float32, 1e-5)])
+def test_integrated_gradients_of_a_converted_network_are_those_of_the_original(kinks, dtype, tolerance):
+    # The derivative at lattice points is exact here. In float32, ReLU and max-pooling make a difference of up to 1e-3:
+    # rounding decides on which side of a kink an activation is. An ordinary network differs as much from its float64
+    # copy.
+    captum = pytest.importorskip("captum.attr")
+    activation, pool = (nn.ReLU(), nn.MaxPool2d(3, 2, 1)) if kinks else (nn.Softplus(), nn.AvgPool2d(3, 2, 1))
+    layers = [nn.Conv2d(3, 16, 7, 2, 3), activation, pool, nn.Conv2d(16, 16, 3, padding=1), activation]
+    model = nn.Sequential(*layers, nn.Conv2d(16, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(dtype)
+    x = torch.randn(1, 3, 16, 16, dtype=dtype)
+    expected, found = (
+        captum.IntegratedGradients(net).attribute(x, target=1, n_steps=12) for net in (model, mc.convert(model))
+    )
+    assert (found - expected).abs().max() < tolerance * expected.abs().max()

@@ -1,0 +1,23 @@
+"""The version has one source, ``metricconv.__version__``; files that repeat it agree."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import metricconv as mc
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_version_of_the_distribution_is_that_of_the_package():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" in settings["project"]["dynamic"] and "version" not in settings["project"]
+    source = (ROOT / settings["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+    assert re.findall(r'^__version__ = "(.*)"$', source, re.MULTILINE) == [mc.__version__]
+
+
+def test_citation_and_changelog_name_the_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (\S+)$", citation, re.MULTILINE) == [mc.__version__]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1].strip("[]") == mc.__version__
