@@ -1,12 +1,12 @@
-"""Include the tables and figures of results/ and benchmarks/, which are outside of docs/, in the site.
+"""Add the pages and figures of results/ and benchmarks/, which are outside of docs/, to the site.
 
-A line ``<!-- all of results -->`` in a page is replaced by every Markdown file below that folder, with headings two
-levels down. Links from docs/ to these folders work in the repository. In the site, their figures are copied, and links
-to their pages become plain text.
+They have the same path in the site as in the repository. Links between them and docs/ work in both; links to files that
+are not in the site, such as CSVs, become plain text.
 """
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -14,37 +14,30 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "results")
-MARKER = re.compile(r"^<!-- all of (\w+) -->$", re.MULTILINE)
-OUTSIDE = rf"\((\.\./)((?:\.\./)*(?:{'|'.join(FOLDERS)})/[^)]+\.%s)\)"
-PAGE, PICTURE = re.compile(r"\[([^\]]+)\]" + OUTSIDE % "md"), re.compile(r"\]" + OUTSIDE % "png")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the figures of the tables."""
+    """Add the pages and figures."""
     for folder in FOLDERS:
-        for figure in sorted((ROOT / folder).rglob("*.png")):
-            name = figure.relative_to(ROOT).as_posix()
-            files.append(File.generated(config, name, abs_src_path=str(figure)))
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".md", ".png"):
+                files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace the marker of a page by the tables of its folder."""
-    markdown = PICTURE.sub(r"](\2)", PAGE.sub(r"\1", markdown))
-    return MARKER.sub(lambda match: _tables(ROOT / match[1]), markdown)
+    """Rewrite the links of a page, which are those of the repository, to those of the site."""
+    name = page.file.src_uri
+    outside = name.split("/")[0] in FOLDERS
+    folder = PurePosixPath(name).parent if outside else PurePosixPath("docs", name).parent
 
+    def rewritten(link: re.Match[str]) -> str:
+        kind, text, target, anchor = link.groups()
+        path = normpath((folder / target).as_posix())
+        source = path.removeprefix("docs/")
+        if files.get_file_from_path(source) is None:
+            return link[0] if not outside and path.startswith("docs/") else text
+        return f"{kind}[{text}]({relpath(source, PurePosixPath(name).parent.as_posix())}{anchor or ''})"
 
-def _tables(folder: Path) -> str:
-    """Return all tables of a folder, the README of each subfolder first."""
-    found = sorted(folder.rglob("*.md"), key=lambda path: (path.parent, path.name != "README.md", path.name))
-    return "\n\n".join(_table(path) for path in found)
-
-
-def _table(path: Path) -> str:
-    text = path.read_text(encoding="utf-8").strip()
-    if not text.startswith("#"):
-        text = f"# {path.stem}\n\n{text}"
-    text = re.sub(r"^(#+ )", r"##\1", text, flags=re.MULTILINE)
-    text = re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]+\.(?:csv|md)\)", r"\1", text)  # files that are not in the site
-    here = path.parent.relative_to(ROOT).as_posix()
-    return re.sub(r"\]\((?!https?:|#)([^)]+\.png)\)", rf"]({here}/\1)", text)
+    return LINK.sub(rewritten, markdown)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from . import coverage
 from .classification import diagnose
 from .classification import report as classification
 from .denoising import report as denoising
@@ -27,6 +28,7 @@ def report(
     for write in (classification.write_all, diagnose.draw):
         found += [Path("classification", name) for name in write(results / "classification")]
     found += [Path("lattice", name) for name in lattice.write_all(results / "lattice")]
+    found += map(Path, coverage.write(results))
     if not found:
         raise ValueError(f"`results` (={results}) contains no CSV with rows, such as denoising/image.csv")
     typer.echo(f"wrote {', '.join(map(str, found))} to {results}")
