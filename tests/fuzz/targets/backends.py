@@ -55,7 +55,9 @@ def _sensitivity(case: Case, seed: int) -> dict[str, float]:
     expected, found = truth(run, tensors), dict.fromkeys([*tensors, "output"], 0.0)
     for _ in range(4):
         changed = {
-            name: t * (1 + torch.finfo(case.dtype).eps * (torch.rand(t.shape) - 0.5).sign()) if name in GEOMETRY else t
+            name: t * (1 + torch.finfo(case.dtype).eps * (torch.rand(t.shape, dtype=t.dtype) - 0.5).sign())
+            if name in GEOMETRY
+            else t
             for name, t in tensors.items()
         }
         other = truth(run, changed)
