@@ -83,6 +83,7 @@ _MODEL = {"model": network}
 _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "backend_report": {},
     "check_finite": {},
+    "fvcore_handles": {},
     "support_conv": lambda: {
         **{"input": image(1, 2, 6, 6), "support": mc.Grid(3), "weight": image(2, 1, 3, 3), "bias": image(2)},
         **{"padding": 1, "groups": 2, "modulation": torch.ones(1, 1, 9, 6, 6)},

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from metricconv import _compat
 
@@ -50,6 +50,17 @@ def test_dispatch_modes_are_detected():
     assert not _compat.dispatch_mode_active()
     with FlopCounterMode(display=False):
         assert _compat.dispatch_mode_active()
+
+
+def test_active_flop_counters_get_new_formulas(monkeypatch):
+    """Otherwise the first call of a backend within a FLOP counter is not counted."""
+    with FlopCounterMode(display=False) as counter:
+        monkeypatch.setitem(flop_registry, torch.ops.aten.sin, lambda *args, **kwargs: 7)
+        torch.ones(2).sin()
+        assert counter.get_total_flops() == 0
+        _compat.update_flop_counters()
+        torch.ones(2).sin()
+        assert counter.get_total_flops() == 7
 
 
 def test_batched_gradients_are_detected():

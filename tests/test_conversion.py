@@ -270,6 +270,22 @@ def test_convolutions_with_hooks_are_unchanged():
     assert [type(layer) for layer in mc.convert(net)] == [nn.Conv2d, nn.Conv2d, MetricConv2d]
 
 
+def test_convolutions_with_a_replaced_forward_pass_are_unchanged():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    original = net[0].forward
+    net[0].forward = lambda x: 2 * original(x)  # as accelerate does
+    assert [type(layer) for layer in mc.convert(net)] == [nn.Conv2d, MetricConv2d]
+    assert "has been replaced" in plan_conversion(net)[0].reason
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_convolutions_of_unsupported_dtypes_are_unchanged(dtype):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
+    net[0].weight = nn.Parameter(net[0].weight.detach().to(dtype))
+    assert [type(layer) for layer in mc.convert(net)] == [nn.Conv2d, MetricConv2d]
+    assert plan_conversion(net)[0].reason == f"weights of dtype {dtype} are not supported"
+
+
 def test_errors_name_the_layer_or_the_layers_to_select():
     with pytest.raises(ValueError, match=r"^layer '0': `in_channels` \(=3\) must be divisible by `metric_groups`"):
         mc.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), metric_groups=4)

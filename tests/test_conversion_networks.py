@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -37,8 +38,16 @@ def assert_converts_equal(model: nn.Module, layers: int, *shape: int) -> None:
     assert len(list(adaptive_layers(converted))) == layers
     x = torch.randn(2, *shape)
     with torch.no_grad():
-        expected, found = model(x), converted(x)
-        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+        for expected, found in zip(outputs(model(x)), outputs(converted(x)), strict=True):
+            assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def outputs(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a network's output, which may be nested."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    parts = result.values() if isinstance(result, dict) else result
+    return [tensor for part in parts for tensor in outputs(part)]
 
 
 @pytest.mark.parametrize("name", TIMM)
@@ -54,6 +63,65 @@ def test_torchvision_network_converts_equal(name):
     module, _, function = name.rpartition(".")
     model = getattr(getattr(models, module) if module else models, function)(weights=None, num_classes=7)
     assert_converts_equal(model, TORCHVISION[name], 3, *((4, 32, 32) if module else (48, 47)))
+
+
+def smp_unet() -> nn.Module:
+    return pytest.importorskip("segmentation_models_pytorch").Unet("resnet18", encoder_weights=None, classes=3)
+
+
+def monai_segresnet() -> nn.Module:
+    nets = pytest.importorskip("monai.networks.nets")
+    return nets.SegResNet(spatial_dims=3, in_channels=1, out_channels=2, init_filters=8)
+
+
+def monai_unet() -> nn.Module:
+    nets = pytest.importorskip("monai.networks.nets")
+    return nets.UNet(spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2))
+
+
+def ultralytics_yolo() -> nn.Module:
+    return pytest.importorskip("ultralytics.nn.tasks").DetectionModel("yolov8n.yaml", ch=3, nc=4, verbose=False)
+
+
+class DiffusersUNet(nn.Module):
+    """A network that predicts the noise at a fixed time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = pytest.importorskip("diffusers").UNet2DModel(
+            sample_size=16,
+            layers_per_block=1,
+            block_out_channels=(32, 64),
+            down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x, torch.tensor(5)).sample
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of these packages
+@pytest.mark.parametrize(
+    ("make", "layers", "shape"),
+    [
+        (smp_unet, 28, (3, 64, 64)),
+        (monai_unet, 3, (1, 16, 16, 16)),
+        (monai_segresnet, 28, (1, 16, 16, 16)),
+        (ultralytics_yolo, 39, (3, 64, 64)),
+        (DiffusersUNet, 20, (3, 16, 16)),
+    ],
+)
+def test_network_of_other_families_converts_equal(make, layers, shape):
+    assert_converts_equal(make(), layers, *shape)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_fusing_a_converted_network_of_ultralytics_raises():
+    converted = mc.convert(ultralytics_yolo())
+    with pytest.raises(RuntimeError, match=r"DetectionModel\.fuse\(\) would discard the geometry"):
+        converted.fuse()
 
 
 def test_standardized_weights_are_those_of_timm_and_convert_back():

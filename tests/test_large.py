@@ -286,3 +286,29 @@ def test_centre_is_accepted_with_a_warning(image):
     with pytest.warns(DeprecationWarning, match="`centre` of tangent_filter is deprecated: use `center`"):
         result = large.tangent_filter(tiled, 3, centre=True)
     assert np.array_equal(result.compute(), large.tangent_filter(tiled, 3, center=True).compute())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "halo", "passes"),
+    [
+        ("box_filter", {"size": 11}, 5, 1),
+        ("tangent_filter", {"samples": 3, "metric": "edge"}, 6, 3),
+        ("geodesic_filter", {"samples": 3, "metric": "edge"}, 13, 3),
+    ],
+)
+def test_tiles_read_each_pixel_once_per_pass_and_compute_their_halo(name, options, halo, passes, monkeypatch):
+    """What the guide on clusters states; tiles have no halo at the border of the image."""
+    watched, tiles, side = Watched(np.random.default_rng(0).random((120, 120), np.float32)), 2, 60
+    computed, apply = [], getattr(filters, name)
+
+    def filtered(pixels, *arguments, **keywords):
+        computed.append(pixels.size)
+        return apply(pixels, *arguments, **keywords)
+
+    monkeypatch.setattr(filters, name, filtered)
+    with dask.config.set(scheduler="synchronous"):
+        getattr(large, name)(
+            da.from_array(watched, chunks=side, meta=np.empty((0, 0), np.float32)), **options
+        ).compute()
+    assert (watched.reads == passes).all()
+    assert sum(computed) == (tiles * side + 2 * halo * (tiles - 1)) ** 2

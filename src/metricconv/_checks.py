@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _LEAST_NUMBER, _MOST_NUMBER = 1e-18, 1e18
 # Largest integer of most arguments; larger ones do not fit into torch's.
 _LARGEST = 2**31 - 1
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Supported dtypes of images and weights.
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 # Accepted types of points and vectors.
 Vectors: TypeAlias = "Tensor | numpy.ndarray[Any, Any] | Sequence[Any]"
@@ -119,7 +120,7 @@ def divisible(value: int, by: int, name: str, by_name: str) -> None:
 def floating(tensor: Tensor, name: str) -> Tensor:
     """Check that a value is a dense tensor of floating-point numbers of 16 bits or more, and return it."""
     dense(tensor, name)
-    if tensor.dtype not in _FLOATS:
+    if tensor.dtype not in FLOATS:
         least = " of 16 bits or more" if tensor.is_floating_point() else ""
         raise TypeError(f"`{name}` must hold floating-point numbers{least}, got dtype {tensor.dtype}")
     return tensor
@@ -152,7 +153,7 @@ def vectors(value: "Vectors | float", name: str, dtype: torch.dtype | None = Non
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=dtype, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"`{name}` must be a torch.Tensor, an array or lists of numbers, got {value!r}") from None
-    small = tensor.is_floating_point() and tensor.dtype not in _FLOATS
+    small = tensor.is_floating_point() and tensor.dtype not in FLOATS
     if tensor.is_complex() or tensor.dtype == torch.bool or tensor.is_quantized or small:
         raise TypeError(f"`{name}` must hold real numbers, got dtype {tensor.dtype}")
     return with_values(dense(tensor, name), name)

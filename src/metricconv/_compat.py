@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 # Base class of torch's batch normalizations, in any dimension.
 BATCH_NORM = nn.modules.batchnorm._NormBase
@@ -43,6 +45,14 @@ def forward_mode_active() -> bool:
 def dispatch_mode_active() -> bool:
     """Return whether a ``TorchDispatchMode``, such as a FLOP counter or fake tensors, intercepts operators."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def update_flop_counters() -> None:
+    """Give ``FlopCounterMode``s that are active the formulas registered since: each copies them when it is created."""
+    for mode in _python_dispatch._get_current_dispatch_mode_stack():
+        counter = getattr(mode, "counter", None)
+        if isinstance(counter, FlopCounterMode):
+            counter.flop_registry = {**flop_registry, **counter.flop_registry}
 
 
 def batched_gradients_active() -> bool:

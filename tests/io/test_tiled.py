@@ -84,6 +84,7 @@ def test_zarr_is_tiled_by_default(pixels):
         (["filter", "wide.zarr", "out.zarr"], "at most 1 GB"),
         (["filter", "many.zarr", "out.zarr"], "1e+18 blocks of 1 × 1, expected at most"),
         (["filter", "huge.zarr", "out.zarr"], "blocks of 1024 × 1024, expected at most"),
+        (["filter", "large.npy", "out.npy", "--tile", "16"], "blocks of 16 × 16, expected at most 65536"),
         (["filter", "in.zarr", "out.zarr", "--max-pixels", "9"], "--max-pixels 9: has no effect on tiles"),
         (["filter", "photo.png", "out.zarr"], "tiles can only be read from .zarr"),
         (["filter", "in.zarr", "in.zarr/out.zarr"], "in.zarr/out.zarr: is inside the input in.zarr"),
@@ -97,6 +98,7 @@ def test_zarr_is_tiled_by_default(pixels):
     ],
 )
 def test_errors_are_one_line(pixels, arguments, words, capsys):
+    np.lib.format.open_memmap("large.npy", "w+", np.uint8, (4112, 4112))  # 66049 tiles
     zarr.save("in.zarr", pixels)
     zarr.open_group("group.zarr", mode="w").create_array("first", data=pixels)
     zarr.open_array("wide.zarr", mode="w", shape=(2**16, 2**16), chunks=(2**16, 2**16), dtype=np.uint8)

@@ -49,9 +49,8 @@ def filter_tiled(
         colors = image.premultiplied()
         pixels, channels = colors.pixels, colors.channel_axis
         chunks = [-1 if channels is not None and a == channels % pixels.ndim else tile for a in range(pixels.ndim)]
-        tiled.check_blocks(
-            source, pixels.shape, [n if c == -1 else c for n, c in zip(pixels.shape, chunks, strict=True)]
-        )
+        sides = [n if c == -1 else c for n, c in zip(pixels.shape, chunks, strict=True)]
+        tiled.check_blocks(source, pixels.shape, sides, tiled.MAX_TILES)
         pixels = pixels.rechunk(chunks)
         computing: Callable[[Progress, str], AbstractContextManager[object]] = _TaskProgress
         if scheduler is not None:

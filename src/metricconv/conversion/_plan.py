@@ -107,6 +107,10 @@ def _reason_against(conv: Convolution, layers: Mapping[int, type[AdaptiveConv]])
     hooked = any(value for key, value in vars(conv).items() if key.endswith("_hooks"))
     if hooked or nn.utils.parametrize.is_parametrized(conv):
         return "it is parametrized or has hooks, which would be lost"
+    if {"forward", "_conv_forward"} & vars(conv).keys():
+        return "its forward pass has been replaced in this instance, which would be lost"
+    if conv.weight.dtype not in _checks.FLOATS:
+        return f"weights of dtype {conv.weight.dtype} are not supported"
     if _registry.rule_for(conv) is None:
         return f"{name} has a forward pass of its own; see register_conversion"
     return ""

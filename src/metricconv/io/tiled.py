@@ -22,13 +22,24 @@ from . import images, tiff
 from .image_data import ImageData, channel_axis_of
 from .images import check_dtype, check_finite_pixels, check_opacity, check_output, is_zarr
 
-__all__ = ["SUFFIXES", "TIFF_TILE_STEP", "check_blocks", "check_format", "check_paths", "open_image", "write"]
+__all__ = [
+    "MAX_TILES",
+    "SUFFIXES",
+    "TIFF_TILE_STEP",
+    "check_blocks",
+    "check_format",
+    "check_paths",
+    "open_image",
+    "write",
+]
 
 SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
 # Maximum chunk size in bytes; chunks are decoded whole.
 _MAX_CHUNK_BYTES = 2**30
-# Maximum number of chunks or tiles: the task graph takes about 1 kB for each.
+# Maximum number of chunks of a file: the task graph takes about 1 kB for each.
 _MAX_BLOCKS = 2**20
+# Maximum number of tiles to filter: scheduling takes milliseconds for each.
+MAX_TILES = 2**16
 # The sides of TIFF tiles are multiples of this.
 TIFF_TILE_STEP = 16
 
@@ -116,12 +127,12 @@ def _from_zarr(path: Path, opened: Any) -> da.Array:
     return da.from_array(_FileArray(path, opened), opened.chunks)
 
 
-def check_blocks(path: Path, shape: tuple[int, ...], block: Sequence[int]) -> None:
+def check_blocks(path: Path, shape: tuple[int, ...], block: Sequence[int], most: int = _MAX_BLOCKS) -> None:
     """Check that an array can be split into blocks of this size, before a task graph of them is built."""
     count = math.prod(-(-n // size) for n, size in zip(shape, block, strict=True))
-    if count > _MAX_BLOCKS:
+    if count > most:
         sizes = " × ".join(map(str, block))
-        raise UserError(f"{path}: shape {shape} has {count:.2g} blocks of {sizes}, expected at most {_MAX_BLOCKS}")
+        raise UserError(f"{path}: shape {shape} has {count:.2g} blocks of {sizes}, expected at most {most}")
 
 
 class _FileArray:

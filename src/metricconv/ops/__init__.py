@@ -1,5 +1,6 @@
 """The operator of Theorem 1, which sums an image over the support of each pixel, and the backends that compute it."""
 
+from .flops import fvcore_handles
 from .functional import (
     check_finite,
     deform_conv2d,
@@ -18,6 +19,7 @@ __all__ = [
     "backend_report",
     "check_finite",
     "deform_conv2d",
+    "fvcore_handles",
     "metric_conv",
     "metric_conv1d",
     "metric_conv2d",

@@ -1,15 +1,37 @@
-"""FLOP counts of the backends' operators for ``torch.utils.flop_counter``: those of an ordinary convolution.
+"""FLOP counts of the backends' operators for ``torch.utils.flop_counter`` and fvcore: those of a convolution.
 
 Interpolation is not counted, as torch counts matrix products only.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-__all__ = ["count_products"]
+from .. import _compat
+
+__all__ = ["count_products", "fvcore_handles"]
+
+_OPERATORS = ("metricconv::support_conv", "metricconv::support_conv_cpu")
+
+
+def fvcore_handles() -> dict[str, Callable[[Any, Any], int]]:
+    """Return handles by which ``fvcore.nn.FlopCountAnalysis`` counts adaptive convolutions.
+
+    Pass them to its method ``set_op_handle``. As in fvcore, a multiplication with the addition that follows counts as
+    one operation; ``torch.utils.flop_counter`` counts two. Interpolation is not counted.
+
+    >>> sorted(fvcore_handles())
+    ['metricconv::support_conv', 'metricconv::support_conv_cpu']
+    """
+
+    def products(inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        weight, output = (value.type().sizes() for value in (inputs[1], outputs[0]))
+        return math.prod(output) * math.prod(weight[1:])
+
+    return dict.fromkeys(_OPERATORS, products)
 
 
 def count_products(forward: Any, backward: Any) -> None:
@@ -25,6 +47,8 @@ def count_products(forward: Any, backward: Any) -> None:
         needs: Sequence[bool] = others[-1]
         gradient_of_samples = needs[0] or any(needs[2:])
         return _products(grad, weight) * (gradient_of_samples + needs[1])
+
+    _compat.update_flop_counters()  # backends are imported on first use, perhaps within a counter
 
 
 def _products(output: Tensor, weight: Tensor) -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 from fuzz.commands import NO_MEMORY, check_command, empty_folder
 from fuzz.damage import DAMAGES, FORMATS, damage_store, sample, store
 from metricconv._errors import UserError
-from metricconv.io import images
+from metricconv.io import images, tiled
 
 __all__ = ["Case", "check", "make"]
 
 MAX_PIXELS = 100_000
+tiled.MAX_TILES = 2**11  # scheduling of the 2**16 that users may have takes minutes
 
 
 @dataclasses.dataclass

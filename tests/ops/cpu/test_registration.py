@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import metricconv as mc
+from isolated import run_python
 from metricconv import _compat
 from metricconv.ops import backends, cpu
 from metricconv.ops.problem import Problem
@@ -227,3 +229,28 @@ def test_flop_count_equals_that_of_a_convolution(groups: int) -> None:
     assert ours == (products, 2 * products)
     if groups == 1:  # torch overcounts the weight gradient of grouped convolutions
         assert ours == counted(lambda: torch.nn.functional.conv2d(x, weight))
+
+
+@pytest.mark.slow  # compiles in a process of its own
+def test_flops_of_the_first_call_in_a_process_are_counted(tmp_path: Path) -> None:
+    code = """
+import torch, metricconv as mc
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    mc.support_conv(torch.ones(1, 1, 5, 5), mc.Grid(3), torch.ones(1, 1, 3, 3), backend="cpu")
+assert counter.get_total_flops() == 2 * 9 * 9
+"""
+    done = run_python("-W", "ignore", "-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_fvcore_counts_as_many_operations_as_for_a_convolution() -> None:
+    fvcore = pytest.importorskip("fvcore.nn")
+    conv, x = torch.nn.Conv2d(4, 6, 3, groups=2), torch.randn(2, 4, 7, 6)
+    layer = torch.nn.Sequential(mc.nn.MetricConv2d.from_conv(conv, metric="gradient"))
+    counts = fvcore.FlopCountAnalysis(layer, x).unsupported_ops_warnings(False)
+    expected = fvcore.FlopCountAnalysis(conv, x).total()
+    assert expected == 12 * 20 * 18 and counts.by_operator().get("support_conv_cpu", 0) == 0
+    counts.set_op_handle(**mc.ops.fvcore_handles())
+    assert counts.by_operator()["support_conv_cpu"] == expected
