@@ -1,4 +1,4 @@
-"""A valid call of every public callable, as keyword arguments made anew for each call."""
+"""A valid call of every public callable, as keyword arguments created for each call."""
 
 import importlib
 from collections.abc import Callable

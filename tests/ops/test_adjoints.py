@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from metricconv.metrics.base import SMALLEST_NORM
 from ops.on_torch import on_torch
 
 Values = Sequence[Tensor]
@@ -117,6 +119,36 @@ def test_adjoint_of_sample_offsets_for_triton(kind: str, drift: bool) -> None:
         [*metric, *omega],
         range(count),
     )
+
+
+@pytest.mark.parametrize("drift", [True, False])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_adjoint_of_the_norm_for_numba(dim: int, drift: bool) -> None:
+    """1/F of many pixels in one direction, also where uᵀMu < 0, and where F is clamped."""
+    pytest.importorskip("numba")
+    from metricconv.ops.cpu import strip, tangent_ball
+
+    pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
+    u, count = torch.nn.functional.normalize(torch.randn(dim).double(), dim=0), 21
+    M, index = torch.stack([torch.eye(dim).double()[i, j].expand(count) for i, j in pairs]), torch.arange(count)
+    M = torch.where(index % 7 == 0, -M, M + 0.2 * torch.randn(len(pairs), count).double())
+    omega = torch.where(index % 7 == 1, -9 * u[:, None], 0.1 + 0.2 * torch.randn(dim, count).double())
+    params = (torch.cat([M, omega]) if drift else M).requires_grad_()
+    square = sum((1 if i == j else 2) * u[i] * u[j] * m for (i, j), m in zip(pairs, params, strict=False))
+    root = torch.where(square > 0, square, 1).sqrt() * (square > 0)
+    norm = root + (u @ params[len(pairs) :] if drift else 0)
+    inverse, upstream = 1 / norm.clamp_min(SMALLEST_NORM), torch.randn(count).double()
+    (expected,) = torch.autograd.grad(inverse, params, upstream)
+
+    stencil, terms, found = np.zeros((1, 7)), np.zeros((3, strip.STRIP)), np.zeros(params.shape)
+    stencil[0, 3 - dim : 3] = u
+    arguments = (3 - dim, params.detach().numpy(), np.uint64(0), stencil, 0, terms, np.uint64(count))
+    tangent_ball.fill_inverse_norm(*arguments)
+    assert terms[0, :count] == pytest.approx(inverse.detach().numpy(), rel=1e-9)
+    terms[2, :count] = upstream
+    first_axis, _, start, *others, n = arguments
+    tangent_ball.add_ball_gradient(first_axis, start, *others, found, n)
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["zeros", "border", "reflect", "circular"])

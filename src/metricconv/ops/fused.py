@@ -26,7 +26,7 @@ def parametrize(
 ) -> Metric:
     """Return ``parametrization(raw, start, gain, radius)``; "reference" computes it in plain PyTorch on GPUs too."""
     _checks.instance_of(parametrization, Parametrization, "parametrization")
-    parametrization.check(raw, start, gain)
+    _checks.floating(raw, "raw")
     _checks.one_of(backend, ("auto", *BACKENDS), "backend")
     metric = None if backend == "reference" else triton.parametrize(parametrization, raw, start, gain, radius)
     return parametrization(raw, start, gain, radius) if metric is None else metric

@@ -134,13 +134,14 @@ class Parametrization(ABC):
     def check(self, raw: Tensor, start: Tensor | None, gain: Tensor | None) -> None:
         """Check the shapes of the arguments of a call."""
         _checks.floating(raw, "raw")
-        if raw.dim() != self.dim + 3 or raw.shape[2] != self.channels or 0 in raw.shape[3:]:
+        channels = self.channels
+        if raw.dim() != self.dim + 3 or raw.shape[2] != channels or 0 in raw.shape[3:]:
             spatial = f"{self.dim} spatial {'axis' if self.dim == 1 else 'axes'}"
-            raise ValueError(f"`raw` must be (B, G, {self.channels}, *spatial), {spatial}, got {tuple(raw.shape)}")
+            raise ValueError(f"`raw` must be (B, G, {channels}, *spatial), {spatial}, got {tuple(raw.shape)}")
         if start is not None:
             _checks.same_values(_checks.floating(start, "start"), "start", raw)
-            if tuple(start.shape) != (self.channels,):
-                raise ValueError(f"`start` must be ({self.channels},), got shape {tuple(start.shape)}")
+            if tuple(start.shape) != (channels,):
+                raise ValueError(f"`start` must be ({channels},), got shape {tuple(start.shape)}")
         if gain is not None:
             if _checks.floating(gain, "gain").numel() != 1:
                 raise ValueError(f"`gain` must be one number, got shape {tuple(gain.shape)}")
