@@ -20,4 +20,5 @@ def test_every_step_names_its_files():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_named_path_exists(path):
-    assert (SOURCE / path).is_dir() if path.endswith("/") else (SOURCE / path).is_file()
+    file = (ROOT if path.startswith("tests/") else SOURCE) / path
+    assert file.is_dir() if path.endswith("/") else file.is_file()

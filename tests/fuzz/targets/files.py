@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from pathlib import Path
+from unittest import mock
 
 from fuzz.commands import NO_MEMORY, check_command, empty_folder
 from fuzz.damage import DAMAGES, FORMATS, damage_store, sample, store
@@ -12,7 +13,7 @@ from metricconv.io import images, tiled
 __all__ = ["Case", "check", "make"]
 
 MAX_PIXELS = 100_000
-tiled.MAX_TILES = 2**11  # scheduling of the 2**16 that users may have takes minutes
+MAX_TILES = 2**11  # scheduling of the 2**16 that users may have takes minutes
 
 
 @dataclasses.dataclass
@@ -55,7 +56,7 @@ def make(seed: int) -> Case:
 
 def check(case: Case) -> str:
     """Read or filter the file."""
-    with empty_folder():
+    with empty_folder(), mock.patch.object(tiled, "MAX_TILES", MAX_TILES):
         path = case.write()
         if case.arguments is not None:
             return check_command(case.arguments, [Path(case.arguments[2])])
