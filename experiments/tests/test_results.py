@@ -5,7 +5,9 @@ import os
 import time
 
 import pytest
+import torch
 
+import metricconv as mc
 from metricconv_experiments import results
 from metricconv_experiments.errors import errors_in_one_line
 from metricconv_experiments.results import Results
@@ -31,6 +33,16 @@ def test_row_contains_its_provenance(tmp_path):
     (row,) = Results(tmp_path / "table.csv", ["k"], ["mse"]).rows
     assert float(row["mse"]) == pytest.approx(1 / 3, rel=1e-8) and row["seconds"] == "1.23"
     assert all(row[name] for name in ("hardware", "metricconv", "torch", "python", "date"))
+
+
+def test_row_names_the_backends_that_computed_it(tmp_path):
+    table = Results(tmp_path / "table.csv", ["k"], [])
+    x, layer = torch.zeros(1, 1, 5, 5), mc.nn.MetricConv2d(1, 1, 3, backend="reference")
+    for setting in table.pending([{"k": 3}, {"k": 5}]):
+        if setting["k"] == 3:
+            layer(x)
+        table.add(setting, {}, seconds=1)
+    assert [row["backend"] for row in table.rows] == ["reference", ""]
 
 
 def test_time_limit_stops_between_rows_and_prints_remaining(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Result tables: one CSV per experiment, whose existing rows are not computed again, and Markdown.
 
-A row has a key (method, k, σ, seed …), values (the results) and its provenance (duration, hardware, versions, date).
+A row has a key (method, k, σ, seed …), values (the results) and its provenance (duration, hardware, backends of the
+adaptive layers, versions, date).
 A command that is run again, for example after an interruption, adds only missing rows.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from metricconv._files import read_table, versions, write_table, writing
+from metricconv.ops.backends import record_backends
 
 try:
     import fcntl
@@ -32,7 +34,7 @@ RENAMED_COLUMNS = {
     "knobs": "filter_parameters",
     "pictures": "images",
 }
-PROVENANCE = ("seconds", "hardware", "metricconv", "torch", "python", "date")
+PROVENANCE = ("seconds", "hardware", "backend", "metricconv", "torch", "python", "date")
 
 
 class Results:
@@ -49,8 +51,9 @@ class Results:
 
     def __init__(self, path: Path, key: Sequence[str], values: Sequence[str]) -> None:
         self.path, self.key = path, tuple(key)
-        self.columns = (*key, *values, *PROVENANCE)
+        self.columns = tuple(dict.fromkeys((*key, *values, *PROVENANCE)))
         self.rows = self._read()
+        self._backends: set[str] = set()
 
     def __contains__(self, setting: Mapping[str, object]) -> bool:
         """Return whether the table has a row for a setting."""
@@ -101,19 +104,22 @@ class Results:
         wait for that process. The processes of a ``distributed`` run neither claim rows nor read the CSV again, so that
         all of them compute the same rows.
         """
-        if distributed or any(int(os.environ.get(name, "1")) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS")):
-            yield setting not in self
-            return
-        with _claim(self.path, "\n".join(self._key(setting)), wait) as claimed:
-            if claimed:
-                with locked(self.path):
-                    self.rows = self._read()
-            yield claimed and setting not in self
+        with record_backends() as self._backends:
+            if distributed or any(int(os.environ.get(name, "1")) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS")):
+                yield setting not in self
+                return
+            with _claim(self.path, "\n".join(self._key(setting)), wait) as claimed:
+                if claimed:
+                    with locked(self.path):
+                        self.rows = self._read()
+                yield claimed and setting not in self
 
     def add(self, setting: Mapping[str, object], values: Mapping[str, object], seconds: float) -> None:
-        """Add a row to the CSV, or replace the row with the same key."""
-        provenance = {"seconds": f"{seconds:.2f}", "hardware": hardware(), **versions(), "date": today()}
-        row = {name: text(value) for name, value in {**setting, **values, **provenance}.items()}
+        """Add a row to the CSV, or replace the row with the same key; its backends are those of the present claim."""
+        backend = "+".join(sorted(self._backends))
+        provenance = {"seconds": f"{seconds:.2f}", "hardware": hardware(), "backend": backend}
+        provenance |= {**versions(), "date": today()}
+        row = {name: text(value) for name, value in {**provenance, **setting, **values}.items()}
         unknown = set(row) - set(self.columns)
         if unknown:
             raise ValueError(f"{sorted(unknown)} are not columns of {self.path}: {', '.join(self.columns)}")

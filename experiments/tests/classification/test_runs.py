@@ -113,6 +113,7 @@ def test_repeated_command_adds_only_missing_rows(data_root, tmp_path, capsys):
     rows = runs.table(tmp_path).rows
     assert [Setting.from_row(row) for row in rows] == settings
     assert all(row["seconds"] and row["hardware"] and row["torch"] and row["date"] for row in rows)
+    assert [row["backend"] != "" for row in rows] == [False, True]
     assert capsys.readouterr().err.count("top-1") == 2
 
 

@@ -1,8 +1,11 @@
 """The contract of a backend, and the choice between them."""
 
+import contextlib
+import contextvars
 import functools
 import logging
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -11,9 +14,11 @@ from torch import Tensor
 from . import cpu, reference, triton
 from .problem import Problem
 
-__all__ = ["BACKENDS", "Backend", "choose_backend"]
+__all__ = ["BACKENDS", "Backend", "choose_backend", "record_backends"]
 
 _LOGGER = logging.getLogger(__name__)
+
+_RECORD: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("record", default=None)
 
 # The reference is far slower on more products than this: a fallback is then logged.
 _LARGE = 2**22
@@ -40,8 +45,26 @@ class Backend(Protocol):
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (triton, cpu, reference)}
 
 
+@contextlib.contextmanager
+def record_backends() -> Iterator[set[str]]:
+    """Record the names of the backends that are chosen in the context, except in code that is being compiled."""
+    names: set[str] = set()
+    token = _RECORD.set(names)
+    try:
+        yield names
+    finally:
+        _RECORD.reset(token)
+
+
 def choose_backend(problem: Problem, name: str = "auto") -> Backend:
     """Return the backend of that name, or with "auto" the first that supports the problem."""
+    backend = _select(problem, name)
+    if not torch.compiler.is_compiling() and (record := _RECORD.get()) is not None:
+        record.add(backend.name)
+    return backend
+
+
+def _select(problem: Problem, name: str) -> Backend:
     if not isinstance(name, str) or name != "auto":
         return _backend_by_name(problem, name)
     reasons = {}
