@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-slow test-oldest fuzz lint docs install-images install-test install-docs clean
+.PHONY: help demo test test-all test-slow test-oldest fuzz lint docs dist install-images install-test install-docs clean
 
 help:
 	@echo "make demo         install into $(VENV), run the demonstration"
@@ -20,6 +20,7 @@ help:
 	@echo "make fuzz         run random cases for HOURS=3 hours, log in outputs/fuzz.log"
 	@echo "make lint         ruff check, ruff format --check, mypy"
 	@echo "make docs         install into $(VENV), build the documentation into outputs/site"
+	@echo "make dist         build and check the source distribution and the wheel in dist"
 	@echo "make clean        remove $(VENV), caches and builds"
 
 demo: install-images
@@ -54,6 +55,11 @@ lint: install-test
 docs: install-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open outputs/site/index.html, or with a search: $(BIN)/python -m http.server --directory outputs/site"
+
+dist: install-test
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 install-images: $(VENV)/.images-installed
 install-test: $(VENV)/.test-installed
