@@ -1,19 +1,22 @@
 """Add the pages and figures of results/ and benchmarks/, which are outside of docs/, to the site.
 
 They have the same path in the site as in the repository. Links between them and docs/ work in both; links to files that
-are not in the site, such as CSVs, become plain text.
+are not in the site, such as CSVs, become plain text. Formulas in LaTeX, $$…$$ and $`…`$ as on GitHub, become MathML,
+which browsers display without scripts or fonts of other servers.
 """
 
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
+import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "results")
+FORMULA = re.compile(r"^\$\$\n(.+?)\n\$\$$|\$`([^`]+)`\$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -27,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite the links of a page, which are those of the repository, to those of the site."""
+    """Rewrite links of the repository to those of the site, and formulas to MathML."""
     name = page.file.src_uri
     outside = name.split("/")[0] in FOLDERS
     folder = PurePosixPath(name).parent if outside else PurePosixPath("docs", name).parent
@@ -40,4 +43,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0] if not outside and path.startswith("docs/") else text
         return f"{kind}[{text}]({relpath(source, PurePosixPath(name).parent.as_posix())}{anchor or ''})"
 
-    return LINK.sub(rewritten, markdown)
+    return FORMULA.sub(_mathml, LINK.sub(rewritten, markdown))
+
+
+def _mathml(formula: re.Match[str]) -> str:
+    display, inline = formula.groups()
+    if display:
+        return f"<div>{latex2mathml.converter.convert(display, display='block')}</div>"
+    return latex2mathml.converter.convert(inline)

@@ -87,6 +87,14 @@ def test_links_between_docs_and_results_work_in_the_site(site):
 
 
 @pytest.mark.slow
+def test_formulas_of_the_site_are_mathml(site):
+    page = (site / "concepts.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 5 and "<msqrt>" in page
+    for path in site.rglob("*.html"):
+        assert "$$" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.slow
 def test_docstrings_of_the_site_have_no_markup_left(site):
     for page in (site / "api").glob("*.html"):
         text = page.read_text(encoding="utf-8")
