@@ -53,13 +53,13 @@ class ExplorerSettings:
     """The values of all controls of the page."""
 
     image: str = "camera"
-    noise: float = 0.0
-    metric: str = "gradient"
+    noise: float = 0.1
+    metric: str = "edge"
     iota: float = 0.03
     alpha: float = 10.0
     scale: float = 1.5
     eps_omega: float = 1.0
-    ball: str = "both"
+    ball: str = "geodesic"
     stencil: str = "polar"
     samples: int = 7
     overlay: str = "none"

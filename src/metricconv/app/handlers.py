@@ -65,7 +65,8 @@ class Handlers:
         if network and settings.layer:
             properties: dict[str, object] = {"layer": settings.layer, "metric group": settings.group}
         else:
-            properties = {name: f"{value:.3g}" for name, value in self.explorer.properties(settings, point).items()}
+            # Adding 0 turns −0 into 0.
+            properties = {name: f"{round(value, 6) + 0.0:.3g}" for name, value in self.explorer.properties(settings, point).items()}
         shown = draw.with_balls(enlarged, image.shape, balls)
         return shown, draw.close_up(image, balls), _table(point, properties)
 
@@ -78,13 +79,14 @@ class Handlers:
 
     @_errors_on_page()
     def filter_image(self, *inputs: Any) -> Any:
-        """Return the filtered image, labeled with the PSNR before and after if noise was added."""
+        """Return the image before and after filtering, labeled with both PSNRs if noise was added."""
         settings = _settings(inputs)
         image, clean = self.explorer.filtered(settings), self.explorer.clean(settings)
-        label = f"filtered over {'tangent' if settings.ball == 'both' else settings.ball} balls"
+        noisy = self.explorer.noisy(settings)
+        label = f"before | averaged over {'tangent' if settings.ball == 'both' else settings.ball} balls"
         if settings.noise:
-            label += f": {psnr(clean, self.explorer.noisy(settings)):.1f} → {psnr(clean, image):.1f} dB"
-        return gr.update(value=draw.enlarged(draw.to_rgb8(image)), label=label)
+            label += f": {psnr(clean, noisy):.1f} → {psnr(clean, image):.1f} dB"
+        return gr.update(value=tuple(draw.enlarged(draw.to_rgb8(shown)) for shown in (noisy, image)), label=label)
 
     @_errors_on_page()
     def upload_image(self, path: str) -> tuple[str, Point]:

@@ -36,6 +36,7 @@ _CSS = """
 #shown img {cursor: crosshair}
 #properties table {font-variant-numeric: tabular-nums; width: 100%}
 footer {display: none !important}
+@media (max-width: 800px) {#layout {flex-direction: column-reverse !important}}
 """
 _INTRO = """# metricconv explorer
 Each pixel is averaged over the **unit ball** of a metric computed from the image. **Click a pixel** to see its ball:
@@ -55,16 +56,21 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
         point = gr.State(first_point("camera", (512, 512)))
         name = gr.State("camera")
         network = gr.State("model" if model is not None else "")
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=3, min_width=300):
+        with gr.Row(equal_height=False, elem_id="layout"):  # on a phone the images come before the controls
+            with gr.Column(scale=3, min_width=280):
                 controls = _controls(model)
-            with gr.Column(scale=9, min_width=600):
+            with gr.Column(scale=9, min_width=280):
                 with gr.Row():
-                    shown = _image("click a pixel", "shown")
-                    filtered = _image("filtered", "filtered")
+                    with gr.Column(min_width=280):
+                        shown = _image("click a pixel", "shown")
+                    with gr.Column(min_width=280):
+                        filtered = gr.ImageSlider(
+                            label="filtered", elem_id="filtered", interactive=False, format="jpeg", buttons=[], height=430
+                        )
                 with gr.Row(equal_height=True):
-                    close = _image("close-up", "close")
-                    with gr.Column():
+                    with gr.Column(min_width=280):
+                        close = _image("close-up", "close")
+                    with gr.Column(min_width=280):
                         properties = gr.Markdown(elem_id="properties")
                         gr.Markdown(_LEGEND)
         _register_events(page, handlers, controls, (point, name, network), (shown, close, properties), filtered)
@@ -209,7 +215,7 @@ def _register_events(
     controls: dict[str, Any],
     states: tuple[Any, ...],
     outputs: tuple[Any, ...],
-    filtered: gr.Image,
+    filtered: gr.ImageSlider,
 ) -> None:
     """Register the events: balls are updated first, then the filtered image."""
     point, name, network = states
