@@ -30,6 +30,7 @@ def change_balls(monkeypatch: pytest.MonkeyPatch, drift: bool, **changes: Any) -
     monkeypatch.setattr(mc, "GeodesicBall", ball)
 
 
+@pytest.mark.slow
 def test_large_geodesic_stencils_are_traced_a_few_rays_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, trace = [], geodesic.trace
     monkeypatch.setattr(geodesic, "trace", lambda *args: counts.append(args[6]) or trace(*args))
@@ -51,6 +52,7 @@ def test_ray_table_is_computed_once_per_stencil(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_backward_is_split_into_launches_whose_states_fit_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     first_programs, bind = [], geodesic.bind
 
