@@ -23,19 +23,19 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class OutputGrid:
-    """The pixels of an output, whose size is that of ``torch.nn.Conv2d``, and their centers in the input."""
+    """The pixels of an output and their centers in the input; ``size``, as in ``nn.Conv2d``, is the output's size."""
 
     input_size: tuple[int, ...]
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
+    size: tuple[int, ...] = dataclasses.field(init=False)
 
-    @property
-    def size(self) -> tuple[int, ...]:
-        """The spatial size of the output."""
+    def __post_init__(self) -> None:
         axes = zip(self.input_size, self.kernel_size, self.dilation, self.stride, self.padding, strict=True)
-        return tuple([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in axes])
+        size = tuple([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in axes])
+        object.__setattr__(self, "size", size)
 
     @property
     def origin(self) -> tuple[float, ...]:
@@ -137,8 +137,9 @@ def _check_channels(problem: Problem) -> None:
 
 def _check_sizes(problem: Problem) -> None:
     x, support, m = problem.input, problem.support, problem.modulation
-    check_output_size(problem.grid)
-    out = problem.grid.size
+    grid = problem.grid
+    check_output_size(grid)
+    out = grid.size
     if support.stride not in (None, problem.stride) and any(n > 1 for n in support.spatial):
         raise ValueError(f"`stride` (={problem.stride}) must be that of the support, {support.stride}")
     for name, tensor in support_tensors(support).items():
