@@ -23,19 +23,19 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class OutputGrid:
-    """The pixels of an output and their centers in the input; ``size``, as in ``nn.Conv2d``, is the output's size."""
+    """The pixels of an output, whose size is that of ``torch.nn.Conv2d``, and their centers in the input."""
 
     input_size: tuple[int, ...]
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
-    size: tuple[int, ...] = dataclasses.field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The spatial size of the output."""
         axes = zip(self.input_size, self.kernel_size, self.dilation, self.stride, self.padding, strict=True)
-        size = tuple([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in axes])
-        object.__setattr__(self, "size", size)
+        return tuple([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, s, p in axes])
 
     @property
     def origin(self) -> tuple[float, ...]:
@@ -137,9 +137,8 @@ def _check_channels(problem: Problem) -> None:
 
 def _check_sizes(problem: Problem) -> None:
     x, support, m = problem.input, problem.support, problem.modulation
-    grid = problem.grid
-    check_output_size(grid)
-    out = grid.size
+    check_output_size(problem.grid)
+    out = problem.grid.size
     if support.stride not in (None, problem.stride) and any(n > 1 for n in support.spatial):
         raise ValueError(f"`stride` (={problem.stride}) must be that of the support, {support.stride}")
     for name, tensor in support_tensors(support).items():
