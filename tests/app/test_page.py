@@ -52,10 +52,10 @@ def request(port, method, path, host="127.0.0.1", body=None):
 
 def test_server_is_private(tmp_path):
     """One server, as it takes seconds to start: foreign hosts, invalid values, and its folder of uploads."""
-    code = "from metricconv.app import launch; launch(0, browser=False)"
+    command = [sys.executable, "-m", "metricconv", "explore", "--port", "0", "--no-browser"]
     environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1]), "TMPDIR": str(tmp_path)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) as server:
+    with subprocess.Popen(command, env=environment, **pipes) as server:
         try:
             port = int(re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
             assert request(port, "GET", "/config", "localhost")[0] == 200

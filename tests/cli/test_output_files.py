@@ -125,6 +125,26 @@ def test_interrupt_while_the_module_is_imported_exits_quietly(tmp_path):
     assert done.returncode == 130 and done.stderr == ""
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_stopped_command_deletes_its_temporary_file(name, code):
+    script = f"""if True:
+        import os, signal, sys
+        import PIL.Image, metricconv.cli
+        save = PIL.Image.Image.save
+        def stop(image, path, **options):
+            save(image, path, **options)
+            os.kill(os.getpid(), signal.{name})
+        PIL.Image.Image.save = stop
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["metricconv", "filter", "photos/a.png", "out.png", "-m", "box", "-k", "3"]
+        metricconv.cli.main()
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == code and done.stderr == ""
+    assert os.listdir() == ["photos"]
+
+
 def test_entry_point_runs_the_command():
     code = "import sys; sys.argv = ['metricconv', '--version']; import _metricconv_command; _metricconv_command.main()"
     environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}

@@ -3,10 +3,8 @@
 import atexit
 import os
 import shutil
-import signal
 import socket
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +137,6 @@ def launch(
     )
     print(f"explorer running at {page.local_url} (Ctrl+C to stop)", flush=True)
     if block:
-        if threading.current_thread() is threading.main_thread():
-            # As by Ctrl+C: Python would end at once, and leave the folder of uploads.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
         page.block_thread()
     return page
 
