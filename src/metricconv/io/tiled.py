@@ -72,8 +72,7 @@ def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack, tile: 
     Their blocks are chunks of the file, several at once if chunks are smaller than tiles: each block takes milliseconds
     to schedule.
     """
-    if not path.exists():
-        raise UserError(f"{path}: no such file")
+    images.check_input(path)
     suffix = path.suffix.lower()
     if not is_zarr(path) and suffix not in SUFFIXES:
         raise UserError(f"{path}: tiles can only be read from {', '.join(SUFFIXES)}")
