@@ -1,6 +1,7 @@
 """The structure of the package: direction of imports, dependencies of the core, public names, length of files."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,11 @@ def test_imports_point_in_one_direction():
 def test_package_imports_neither_experiments_nor_benchmarks():
     other = {"metricconv_experiments", "experiments", "benchmarks", "examples", "tests"}
     assert {file: found for file in FILES if (found := _imported_packages(file) & other)} == {}
+
+
+def test_operators_are_registered_in_one_module():
+    registers = {file for file in FILES if re.search(r"torch\.library\.\w+\(", (SOURCE / file).read_text("utf-8"))}
+    assert registers == {"ops/operators.py"}
 
 
 def test_core_imports_torch_alone():

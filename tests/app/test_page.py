@@ -18,6 +18,8 @@ import metricconv as mc
 from metricconv._errors import UserError
 from metricconv.app import launch
 
+FILE = {"_type": "gradio.FileData"}
+
 
 def test_port_in_use_raises():
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -50,12 +52,10 @@ def request(port, method, path, host="127.0.0.1", body=None):
 
 def test_server_is_private(tmp_path):
     """One server, as it takes seconds to start: foreign hosts, invalid values, and its folder of uploads."""
-    # A background job of a shell ignores SIGINT, and so do its children.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    code += "from metricconv.app import launch; launch(0, browser=False)"
+    command = [sys.executable, "-m", "metricconv", "explore", "--port", "0", "--no-browser"]
     environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1]), "TMPDIR": str(tmp_path)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) as server:
+    with subprocess.Popen(command, env=environment, **pipes) as server:
         try:
             port = int(re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
             assert request(port, "GET", "/config", "localhost")[0] == 200
@@ -66,12 +66,16 @@ def test_server_is_private(tmp_path):
                 body = with_value(port, "filter_image", label, value)
                 status, answer = request(port, "POST", "/gradio_api/run/filter_image", body=body)
                 assert status == 500 and "Traceback" not in answer
-            for index, expected in (([10**9, -5], 200), (["a", "b"], 500), ([None, 1], 500), (None, 500)):
-                body = with_value(port, "click", None, None) | {"event_data": {"index": index, "value": None}}
+            indices = ([10**9, -5], ["a", "b"], [None, 1], None)
+            events = [*({"index": index, "value": None} for index in indices), {"index": [3, 4]}, {}, None, []]
+            for event, expected in zip(events, (200, 500, 500, 500, 200, 500, 500, 500), strict=True):
+                body = with_value(port, "click", None, None) | {"event_data": event}
                 assert request(port, "POST", "/gradio_api/run/click", body=body)[0] == expected
-            assert request(port, "POST", "/gradio_api/run/upload_image", body={"data": [None]})[0] == 500
+            for path in (None, "a.png", {"path": "/etc/hostname"}, {"path": "/etc/hostname", "meta": FILE}):
+                assert request(port, "POST", "/gradio_api/run/upload_image", body={"data": [path]})[0] == 500
+            assert request(port, "POST", "/gradio_api/run/click", body={"data": []})[0] == 500
         finally:
-            server.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGTERM)
             _, errors = server.communicate(timeout=60)
     assert "Traceback" not in errors and not folder.exists()
 

@@ -1,5 +1,8 @@
 """Benchmark of tiles on a cluster of processes."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("distributed")
@@ -36,3 +39,14 @@ def test_options_must_be_positive(option, capsys):
     with pytest.raises(SystemExit):
         tiles.main([option, "0"])
     assert f"{option} (=" in capsys.readouterr().err
+
+
+def test_guide_shows_the_measured_rates():
+    root = Path(tiles.__file__).parents[1]
+    guide = (root / "docs/guides/cluster.md").read_text(encoding="utf-8")
+    row = re.compile(r"^\| `(\w+)`, [\d × ]+ \| (\d) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+    rows = read_table(root / "benchmarks/tiles.csv")
+    one = {r["op"]: float(r["tiles_per_second"]) for r in rows if r["workers"] == "1"}
+    rates = ("op", "workers", "tiles_per_second", "megapixels_per_second")
+    expected = [(*(r[key] for key in rates), f"{float(r['tiles_per_second']) / one[r['op']]:.2f}") for r in rows]
+    assert sorted(row.findall(guide)) == sorted(expected)

@@ -211,6 +211,7 @@ def test_write_error_in_folder_does_not_stop_others(tmp_path, monkeypatch, capsy
         (["--scale", "1e-320"], "--scale 9.99989e-321: must be 0 or at least 0.1"),
         (["--scale", "0.05", "-m", "geodesic", "--metric", "structure"], "--scale 0.05: must be 0 or at least 0.1"),
         (["-m", "box", "--size", "1025"], "--size 1025: must be at most 1023 with --method box"),
+        (["-m", "box", "--size", "1e300"], "--size 1e+300: must be at most 1023 with --method box"),
         (["-k", "4", "--stencil", "onion"], "--samples 4: must be a positive odd number with --stencil onion"),
         (["-k", "1"], "--samples 1: must be at least 2 with --stencil polar"),
         (["-m", "dilated", "-k", "4"], "--samples 4: must be a positive odd number"),

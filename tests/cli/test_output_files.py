@@ -14,7 +14,7 @@ from PIL import Image
 import metricconv as mc
 from command_errors import fails
 from metricconv.cli.app import run
-from metricconv.cli.filtering import filter_file
+from metricconv.cli.filtering import _bar, filter_file
 
 BOX = ["-m", "box", "-k", "3"]
 
@@ -40,9 +40,39 @@ def test_pipes_are_not_replaced(command, linked, capsys):
 
 
 def test_links_to_devices_are_not_replaced(capsys):
-    Path("null.png").symlink_to(os.devnull)
-    fails(["filter", "photos/a.png", "null.png", "--force", *BOX], capsys, "is not a regular file")
-    assert Path(os.devnull).is_char_device() and Path("null.png").is_symlink()
+    # A pseudo-terminal, whose folder cannot hold files: if this test fails, no device of the machine is replaced.
+    controller, terminal = os.openpty()
+    device = Path(os.ttyname(terminal))
+    Path("terminal.png").symlink_to(device)
+    try:
+        fails(["filter", "photos/a.png", "terminal.png", "--force", *BOX], capsys, "is not a regular file")
+        assert device.is_char_device() and Path("terminal.png").is_symlink()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("options", [[], ["--tile", "16"]])
+@pytest.mark.parametrize("name", ["pipe.tif", "pipe.npy", "pipe.zarr"])
+def test_pipes_are_not_read(name, options, capsys):
+    os.mkfifo(name)
+    fails(["filter", name, "out.zarr" if options else "out.tif", *options, *BOX], capsys, f"{name}: ")
+    assert not Path("out.tif").exists() and not Path("out.zarr").exists()
+
+
+def test_names_of_files_do_not_control_the_terminal(capsys):
+    name = "\x1b[2J\x07\x9b:[red].png"
+    Path("photos/a.png").rename(f"photos/{name}")
+    Path("photos/b.png").write_bytes(b"")
+    escaped = r"\x1b[2J\x07\x9b:[red].png"
+    assert run(["filter", f"photos/{name}", name, *BOX]) == 0
+    assert capsys.readouterr().err == f"wrote {escaped}\n"
+    fails(["filter", f"photos/{name}", name, *BOX], capsys, f"{escaped}: already exists")
+    bar = _bar()
+    bar.add_task(name)
+    with bar.console.capture() as captured:
+        bar.console.print(bar.get_renderable())
+    assert escaped in captured.get()
 
 
 def test_hidden_files_of_a_folder_are_ignored():
@@ -123,6 +153,26 @@ def test_interrupt_while_the_module_is_imported_exits_quietly(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(mc.__file__).parents[1])])}
     done = subprocess.run([sys.executable, "-m", "metricconv"], capture_output=True, text=True, env=environment)
     assert done.returncode == 130 and done.stderr == ""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_stopped_command_deletes_its_temporary_file(name, code):
+    script = f"""if True:
+        import os, signal, sys
+        import PIL.Image, metricconv.cli
+        save = PIL.Image.Image.save
+        def stop(image, path, **options):
+            save(image, path, **options)
+            os.kill(os.getpid(), signal.{name})
+        PIL.Image.Image.save = stop
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["metricconv", "filter", "photos/a.png", "out.png", "-m", "box", "-k", "3"]
+        metricconv.cli.main()
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(mc.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == code and done.stderr == ""
+    assert os.listdir() == ["photos"]
 
 
 def test_entry_point_runs_the_command():

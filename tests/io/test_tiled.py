@@ -1,5 +1,6 @@
 """Files filtered in tiles, compared with the whole image."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import zarr
 
 from metricconv import filters
 from metricconv.cli.app import run
-from metricconv.io import images
+from metricconv.io import images, tiled
 
 OPTIONS = ["-k", "3", "--metric", "edge", "--iota", "0.2", "--scale", "1.0", "--tile", "32"]
 
@@ -216,6 +217,24 @@ def test_tiles_of_a_tiff_are_not_larger_than_the_image(pixels):
     with tifffile.TiffFile("out.tif") as file:
         assert file.pages[0].tile == (96, 96)
         assert file.asarray().shape == pixels.shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "block"),
+    [
+        ((90, 70), (1, 1), (32, 32)),
+        ((90, 70), (10, 40), (20, 40)),
+        ((90, 70), (1, 70), (14, 70)),  # strips: a block has at most as many pixels as a tile
+        ((90, 70), (64, 64), (64, 64)),
+        ((5, 6, 5000), (5, 6, 1), (5, 6, 32)),
+    ],
+)
+def test_small_chunks_are_read_together(shape, chunks, block):
+    values = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
+    zarr.create_array("in.zarr", shape=shape, chunks=chunks, dtype="u1")[:] = values
+    with contextlib.ExitStack() as stack:
+        found = tiled.open_image(Path("in.zarr"), None, stack, 32).pixels
+        assert found.chunksize == block and np.array_equal(found.compute(), values)
 
 
 @pytest.mark.filterwarnings("always")

@@ -71,7 +71,7 @@ class Handlers:
         return shown, draw.close_up(image, balls), _table(point, properties)
 
     @_errors_on_page()
-    def click(self, event: gr.SelectData, *inputs: Any) -> tuple[Any, ...]:
+    def click(self, event: gr.EventData, *inputs: Any) -> tuple[Any, ...]:
         """Return the clicked pixel, and the outputs of ``show_balls``."""
         factor = draw.enlargement(self.explorer.clean(_settings(inputs)).shape)
         x, y = (int(position) // factor for position in event.index)

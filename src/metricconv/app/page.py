@@ -48,10 +48,23 @@ area. *Anisotropy*: longest axis / shortest axis. *Direction*: angle of the long
 downwards. *Asymmetry*: ‖ω‖ with respect to M⁻¹."""
 
 
+class _Page(gr.Blocks):
+    """A page that reports invalid requests, which only other clients send, without a traceback on the terminal."""
+
+    async def preprocess_data(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().preprocess_data(*arguments, **options)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        except Exception as error:  # gradio raises many kinds of errors for values of another type
+            raise gr.Error("invalid value", print_exception=False) from error
+
+
 def build(model: nn.Module | None = None) -> gr.Blocks:
     """Return the page; ``model`` is a network whose unit balls can be shown."""
     handlers = Handlers(Explorer(model))
-    with gr.Blocks(title="metricconv explorer", analytics_enabled=False, fill_width=False) as page:
+    with _Page(title="metricconv explorer", analytics_enabled=False, fill_width=False) as page:
         gr.Markdown(_INTRO)
         point = gr.State(first_point("camera", (512, 512)))
         name = gr.State("camera")
@@ -188,25 +201,7 @@ def _controls(model: nn.Module | None) -> dict[str, Any]:
             ["", *names], value=names[0] if names else "", label="layer (empty: none)", elem_id="layer"
         )
         components["group"] = gr.Slider(0, 15, 0, step=1, label="metric group")
-    for component in components.values():
-        _hide_traceback(component)
     return components
-
-
-def _hide_traceback(component: Any) -> None:
-    """Report invalid values, which only a client other than the page can send, without a traceback on the terminal."""
-    preprocess = component.preprocess
-
-    def checked(payload: Any) -> Any:
-        try:
-            return preprocess(payload)
-        except gr.Error as error:
-            error.print_exception = False
-            raise
-        except Exception as error:  # gradio raises many kinds of errors for values of another type
-            raise gr.Error(f"{component.label}: invalid value", print_exception=False) from error
-
-    component.preprocess = checked
 
 
 def _register_events(

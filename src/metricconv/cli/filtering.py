@@ -12,17 +12,19 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from .. import filters
 from .._errors import UserError, out_of_memory_as_user_error
 from .._options import expand_options
 from ..io import images
-from .console import console, print_error, print_line
+from .console import console, print_error, print_line, printable
 from .external import import_extra
 from .options import FilterOptions, ImageFileOptions
 
@@ -190,7 +192,13 @@ def _report(progress: Progress, task: TaskID, done: int, rows: int) -> None:
     progress.update(task, completed=done, total=rows)
 
 
+class _Description(ProgressColumn):
+    """The description of a task, which may contain file names."""
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(task.description))
+
+
 def _bar() -> Progress:
-    text = TextColumn("{task.description}", markup=False)
-    parts = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    parts = (SpinnerColumn(), _Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

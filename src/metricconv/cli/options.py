@@ -300,9 +300,9 @@ class FilterOptions:
         elif self.size is not None:
             if not self.size.is_integer():
                 raise UserError(f"--size {self.size}: must be an integer with --method box")
-            _check_odd("--size", int(self.size))
             if self.size > MAX_SIDE:
                 raise UserError(f"--size {self.size:g}: must be at most {MAX_SIDE} with --method box")
+            _check_odd("--size", int(self.size))
         else:
             _check_odd("--samples", self.samples)
 

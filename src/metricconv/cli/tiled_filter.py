@@ -43,7 +43,7 @@ def filter_tiled(
         raise UserError(f"--max-pixels {files.max_pixels}: has no effect on tiles")
     tiled.check_paths(source, output, force=files.force)
     with contextlib.ExitStack() as stack:
-        image = tiled.open_image(source, files.axes, stack)
+        image = tiled.open_image(source, files.axes, stack, tile)
         tiled.check_format(output, image)
         filter_options.check_fits(source, image.spatial)
         colors = image.premultiplied()

@@ -36,6 +36,7 @@ __all__ = [
     "check_dtype",
     "check_finite_pixels",
     "check_format",
+    "check_input",
     "check_opacity",
     "check_output",
     "check_result",
@@ -99,8 +100,7 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> I
             default that of the file; a .npy of three axes has channels if its last axis has at most 4 entries.
         max_pixels: maximum number of pixels, checked before decoding.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
+    check_input(path)
     try:
         with hidden_warnings():
             image = _read(path, axes, max_pixels)
@@ -163,6 +163,16 @@ def write(path: Path, image: ImageData, *, force: bool = False) -> None:
             if image.profile and suffix in (".png", ".jpg", ".jpeg", ".webp"):
                 options["icc_profile"] = image.profile
             PIL.Image.fromarray(_to_uint8(pixels)).save(temporary, **options)
+
+
+def check_input(path: Path) -> None:
+    """Check that ``path`` is a regular file or a zarr folder, not a pipe or device, whose reading may never end."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    if is_zarr(path) and not path.is_dir():
+        raise UserError(f"{path}: is a file, expected a .zarr folder")
+    if not is_zarr(path) and not path.is_file():
+        raise UserError(f"{path}: not a file")
 
 
 def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> None:

@@ -36,7 +36,7 @@ __all__ = [
 SUFFIXES = (".zarr", ".tif", ".tiff", ".npy")
 # Maximum chunk size in bytes; chunks are decoded whole.
 _MAX_CHUNK_BYTES = 2**30
-# Maximum number of chunks of a file: the task graph takes about 1 kB for each.
+# Maximum number of chunks of a file, each of which is decoded on its own.
 _MAX_BLOCKS = 2**20
 # Maximum number of tiles to filter: scheduling takes milliseconds for each.
 MAX_TILES = 2**16
@@ -66,16 +66,19 @@ def check_format(path: Path, image: ImageData) -> None:
         raise UserError(f"{path}: tiles of a volume can only be written to .zarr or .npy")
 
 
-def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack) -> ImageData:
-    """Open an image as dask arrays, without reading its pixels; ``stack`` closes its file."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file")
+def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack, tile: int) -> ImageData:
+    """Open an image as dask arrays, without reading its pixels; ``stack`` closes its file.
+
+    Their blocks are chunks of the file, several at once if chunks are smaller than tiles: each block takes milliseconds
+    to schedule.
+    """
+    images.check_input(path)
     suffix = path.suffix.lower()
     if not is_zarr(path) and suffix not in SUFFIXES:
         raise UserError(f"{path}: tiles can only be read from {', '.join(SUFFIXES)}")
     try:
         with images.hidden_warnings():
-            image = _open(path, axes, stack)
+            image = _open(path, axes, stack, tile)
     except UserError:
         raise
     except Exception as error:  # decoders raise many kinds of errors on broken files
@@ -92,10 +95,10 @@ def open_image(path: Path, axes: str | None, stack: contextlib.ExitStack) -> Ima
     return dataclasses.replace(image, pixels=pixels, opacity=opacity)
 
 
-def _open(path: Path, axes: str | None, stack: contextlib.ExitStack) -> ImageData:
+def _open(path: Path, axes: str | None, stack: contextlib.ExitStack, tile: int) -> ImageData:
     if is_zarr(path):
         # An absolute path, as workers of a cluster have other working folders.
-        pixels = _from_zarr(path, zarr.open(path.resolve(), mode="r"))
+        pixels = _from_zarr(path, zarr.open(path.resolve(), mode="r"), tile)
         return ImageData(pixels, channel_axis_of(pixels.shape, axes, path))
     if path.suffix.lower() == ".npy":
         pixels = da.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -103,7 +106,7 @@ def _open(path: Path, axes: str | None, stack: contextlib.ExitStack) -> ImageDat
     series = tiff.only_series(path, stack.enter_context(tifffile.TiffFile(path)))
     channels = tiff.channel_axis(path, series, axes)
     store = stack.enter_context(series.aszarr(level=0))
-    return tiff.to_image_data(series, _from_zarr(path, zarr.open(store, mode="r")), channels)
+    return tiff.to_image_data(series, _from_zarr(path, zarr.open(store, mode="r"), tile), channels)
 
 
 def _checked_finite(pixels: NDArray[Any], path: Path) -> NDArray[Any]:
@@ -116,7 +119,7 @@ def _checked_opacity(opacity: NDArray[Any], path: Path) -> NDArray[Any]:
     return opacity
 
 
-def _from_zarr(path: Path, opened: Any) -> da.Array:
+def _from_zarr(path: Path, opened: Any, tile: int) -> da.Array:
     if isinstance(opened, zarr.Group):
         inside = ", ".join(f"{path}/{name}" for name in sorted(opened.array_keys())) or "none"
         raise UserError(f"{path}: is a group, expected one of its arrays: {inside}")
@@ -124,7 +127,15 @@ def _from_zarr(path: Path, opened: Any) -> da.Array:
     if chunk > _MAX_CHUNK_BYTES:
         raise UserError(f"{path}: chunks {opened.chunks} have {chunk / 2**30:.1f} GB each, expected at most 1 GB")
     check_blocks(path, opened.shape, opened.chunks)
-    return da.from_array(_FileArray(path, opened), opened.chunks)
+    return da.from_array(_FileArray(path, opened), _blocks(opened.shape, opened.chunks, tile))
+
+
+def _blocks(shape: tuple[int, ...], chunks: tuple[int, ...], tile: int) -> tuple[int, ...]:
+    """Return the size of blocks of several chunks, at most ``tile`` along an axis and tile × tile pixels together."""
+    block = list(chunks)
+    for axis, (n, chunk) in enumerate(zip(shape, chunks, strict=True)):
+        block[axis] = chunk * max(1, min(-(-n // chunk), tile // chunk, tile**2 // math.prod(block)))
+    return tuple(block)
 
 
 def check_blocks(path: Path, shape: tuple[int, ...], block: Sequence[int], most: int = _MAX_BLOCKS) -> None:

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from .. import _compat
 from .flops import count_products
 
-__all__ = ["backward_call", "direct_call", "is_traced", "raise_on_double_backward", "register_convolution"]
+__all__ = ["is_traced", "register_backward", "register_convolution", "register_operator"]
 
 _LIBRARY = torch.library.Library("metricconv", "FRAGMENT")
 _PLAIN = {Tensor, Parameter, type(None)}
@@ -88,13 +88,42 @@ def register_convolution(
     torch.library.register_fake(f"metricconv::{name}", forward_fake, lib=_LIBRARY)
     torch.library.register_fake(f"metricconv::{name}_backward", shape_backward, lib=_LIBRARY)
     torch.library.register_autograd(f"metricconv::{name}", differentiate, setup_context=save, lib=_LIBRARY)
-    torch.library.register_autograd(f"metricconv::{name}_backward", raise_on_double_backward, lib=_LIBRARY)
+    torch.library.register_autograd(f"metricconv::{name}_backward", _raise_on_double_backward, lib=_LIBRARY)
     count_products(*operators)
-    call_backward = backward_call(operators[1].default, compute_backward)
-    return direct_call(operators[0].default, forward, save, differentiate, prepare)
+    call_backward = _backward_call(operators[1].default, compute_backward)
+    return _direct_call(operators[0].default, forward, save, differentiate, prepare)
 
 
-def direct_call(
+def register_operator(
+    name: str,
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[[Any, tuple[Any, ...], Any], None],
+    differentiate: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Register ``metricconv::name``; return the function that calls it.
+
+    Args:
+        compute: what the operator computes; its annotations are the schema. The first two arguments are tensors, or
+            the first alone.
+        fake: the same without values: uninitialized tensors of the right shapes.
+        save, differentiate: as for ``torch.library.register_autograd``.
+    """
+    operator = torch.library.custom_op(f"metricconv::{name}", compute, mutates_args=())
+    operator.register_fake(fake)
+    operator.register_autograd(differentiate, setup_context=save)
+    return _direct_call(operator, compute, save, differentiate)
+
+
+def register_backward(name: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a backward operator ``metricconv::name``, arguments as above; return the function that calls it."""
+    operator = torch.library.custom_op(f"metricconv::{name}", compute, mutates_args=())
+    operator.register_fake(fake)
+    operator.register_autograd(_raise_on_double_backward)
+    return _backward_call(operator, compute)
+
+
+def _direct_call(
     operator: Callable[..., Any],
     compute: Callable[..., Any],
     save: Callable[[Any, tuple[Any, ...], Any], None],
@@ -130,7 +159,7 @@ def direct_call(
     return call
 
 
-def backward_call(operator: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
+def _backward_call(operator: Callable[..., Any], compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same for a backward operator, which raises an error when it is differentiated itself."""
 
     def call(*args: Any) -> Any:
@@ -151,7 +180,7 @@ def is_traced(*values: object) -> bool:
     )
 
 
-def raise_on_double_backward(ctx: Any, *grads: Tensor) -> NoReturn:
+def _raise_on_double_backward(ctx: Any, *grads: Tensor) -> NoReturn:
     """Raise the error of a second derivative; registered as the derivative of backward operators."""
     raise NotImplementedError(
         "compiled backends have first derivatives only: for a double backward call the operator with "

@@ -79,6 +79,7 @@ def test_compiles_to_one_graph(kind: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow  # compiles C++ code
 def test_layer_compiles_with_inductor() -> None:
     layer = mc.nn.MetricConv2d(4, 4, 3, padding=1, backend="cpu")
     x = torch.randn(1, 4, 6, 6)

@@ -1,7 +1,7 @@
 """Fixtures of the Triton tests, and the part of the interpreter tests that one process runs.
 
-INTERPRETED_PART="quick i/n" selects every sixth case of each test, "other i/n" the remaining cases: of these, those at
-positions i, i + n, i + 2n, ….
+INTERPRETED_PART="quick i/n" selects every sixth case of each test that is not marked ``slow``, "other i/n" the
+remaining cases: of these, those at positions i, i + n, i + 2n, ….
 """
 
 import collections
@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         selected = []
         for item in items:
             test = item.nodeid.partition("[")[0]
-            if (cases[test] % 6 == 0) == (tier == "quick"):
+            quick = cases[test] % 6 == 0 and item.get_closest_marker("slow") is None
+            if quick == (tier == "quick"):
                 selected.append(item)
             cases[test] += 1
         items[:] = selected[int(shard) :: int(shards)]

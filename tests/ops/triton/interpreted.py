@@ -89,6 +89,7 @@ def test_half_precision_gradients_summed_for_a_few_images_at_a_time(name: str) -
         check(dataclasses.replace(SPLIT_SUMS[name], dtype=torch.float16), 1e-2)
 
 
+@pytest.mark.slow
 def test_sum_of_images_is_freed_before_the_next_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: weakref.WeakSet[backward_pass.ImageGradientSum] = weakref.WeakSet()
     counts = []
@@ -240,6 +241,7 @@ def test_double_backward_raises_with_the_reason() -> None:
         grad.sum().backward()
 
 
+@pytest.mark.slow
 def test_operators_pass_opcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, run = Case(channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1), modulated=True).make()
     calls: list[tuple] = []

@@ -123,6 +123,7 @@ def test_layers_support_function_transforms() -> None:
     torch.testing.assert_close(list(found.values()), list(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     guarded, launched, launch_now = [], [], BoundKernel.__call__
 

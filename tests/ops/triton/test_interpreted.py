@@ -22,7 +22,9 @@ def test_kernels_agree_with_reference_in_interpreter(part: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "INTERPRETED_PART": part}
     for variable in [v for v in environment if v.startswith("PYTEST_")]:  # set by pytest-xdist for its workers
         del environment[variable]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, FILES)]
+    # -m "": the part, not the marker, selects tests marked ``slow``.
+    options = ["-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, FILES)]
     found = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=900, cwd=Path(__file__).parents[3]
     )

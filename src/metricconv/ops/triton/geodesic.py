@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from ...supports import GeodesicBall
-from ..operators import backward_call, direct_call, raise_on_double_backward
+from ..operators import register_backward, register_operator
 from . import plan
 from .bound_kernel import BoundKernel, bind, on_device
 from .conv_call import division_factors
@@ -241,32 +241,22 @@ def _trace_options(size: Sequence[int], samples: int, spacing: Sequence[float], 
     }
 
 
-_smooth_operator = torch.library.custom_op("metricconv::smooth", _smooth, mutates_args=())
-_smooth_adjoint_operator = torch.library.custom_op(
-    "metricconv::smooth_adjoint", _compute_smooth_adjoint, mutates_args=()
-)
-_trace_operator = torch.library.custom_op("metricconv::trace", _trace, mutates_args=())
-_backward_operator = torch.library.custom_op("metricconv::trace_backward", _compute_trace_backward, mutates_args=())
-
-
-@_smooth_operator.register_fake
-def _(planes: Tensor, circular: bool) -> Tensor:
+def _smooth_fake(planes: Tensor, circular: bool) -> Tensor:
     return planes.new_empty(planes.shape)
 
 
-@_smooth_adjoint_operator.register_fake
-def _(grad: Tensor, circular: bool) -> Tensor:
+def _smooth_adjoint_fake(grad: Tensor, circular: bool) -> Tensor:
     return torch.empty_like(grad, memory_format=torch.contiguous_format)
 
 
-@_trace_operator.register_fake
-def _(M: Tensor, omega: Any, vectors: Any, first: Any, sample: Any, fraction: Any, samples: int, *rest: Any) -> Tensor:
+def _trace_fake(
+    M: Tensor, omega: Any, vectors: Any, first: Any, sample: Any, fraction: Any, samples: int, *rest: Any
+) -> Tensor:
     fields, _, height, width = M.shape
     return M.new_empty((fields, samples, height, width, 2)).permute(0, 1, 4, 2, 3)
 
 
-@_backward_operator.register_fake
-def _(grad: Tensor, M: Tensor, omega: Tensor | None, *_: Any) -> Tensor:
+def _trace_backward_fake(grad: Tensor, M: Tensor, omega: Tensor | None, *_: Any) -> Tensor:
     return M.new_empty((M.shape[0], 3 if omega is None else 5, *M.shape[2:]))
 
 
@@ -288,12 +278,7 @@ def _differentiate_trace(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return grad_metric[:, :3], grad_metric[:, 3:] if grad_metric.shape[1] > 3 else None, *[None] * 11
 
 
-_smooth_operator.register_autograd(_differentiate_smooth, setup_context=_save_options)
-_trace_operator.register_autograd(_differentiate_trace, setup_context=_save_metric)
-_smooth_adjoint_operator.register_autograd(raise_on_double_backward, setup_context=_save_options)
-_backward_operator.register_autograd(raise_on_double_backward, setup_context=_save_options)
-
-smooth = direct_call(_smooth_operator, _smooth, _save_options, _differentiate_smooth)
-trace = direct_call(_trace_operator, _trace, _save_metric, _differentiate_trace)
-_smooth_adjoint = backward_call(_smooth_adjoint_operator, _compute_smooth_adjoint)
-_trace_backward = backward_call(_backward_operator, _compute_trace_backward)
+_smooth_adjoint = register_backward("smooth_adjoint", _compute_smooth_adjoint, _smooth_adjoint_fake)
+_trace_backward = register_backward("trace_backward", _compute_trace_backward, _trace_backward_fake)
+smooth = register_operator("smooth", _smooth, _smooth_fake, _save_options, _differentiate_smooth)
+trace = register_operator("trace", _trace, _trace_fake, _save_metric, _differentiate_trace)

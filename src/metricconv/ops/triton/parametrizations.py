@@ -15,7 +15,7 @@ from torch import Tensor
 from ...metrics import Cholesky, Metric, Parametrization, Randers, Riemannian, Spectral6, Spectral7
 from ...metrics._frames import _SHORTEST_VECTOR
 from ...metrics.parametrizations import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
-from ..operators import backward_call, direct_call, raise_on_double_backward
+from ..operators import register_backward, register_operator
 from .bound_kernel import BoundKernel, on_device
 
 _BLOCK = 256
@@ -301,11 +301,7 @@ def _bind(
     )
 
 
-_forward_operator = torch.library.custom_op("metricconv::parametrize", _compute, mutates_args=())
-
-
-@_forward_operator.register_fake
-def _(raw: Tensor, *options: Any) -> Any:
+def _fake(raw: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     return _empty_outputs(raw, options[-1])
 
 
@@ -340,11 +336,7 @@ def _compute_backward(
     return grad
 
 
-_backward_operator = torch.library.custom_op("metricconv::parametrize_backward", _compute_backward, mutates_args=())
-
-
-@_backward_operator.register_fake
-def _(raw: Tensor, *_: Any) -> Tensor:
+def _backward_fake(raw: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(raw)
 
 
@@ -357,7 +349,5 @@ def _differentiate(ctx: Any, grad_M: Tensor, grad_omega: Tensor) -> tuple[Any, .
     return _backward(*ctx.saved_tensors, grad_M, grad_omega, *ctx.options), *[None] * 9
 
 
-_forward_operator.register_autograd(_differentiate, setup_context=_save)
-_backward_operator.register_autograd(raise_on_double_backward)
-_forward = direct_call(_forward_operator, _compute, _save, _differentiate)
-_backward = backward_call(_backward_operator, _compute_backward)
+_backward = register_backward("parametrize_backward", _compute_backward, _backward_fake)
+_forward = register_operator("parametrize", _compute, _fake, _save, _differentiate)
