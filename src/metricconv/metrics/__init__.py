@@ -1,11 +1,16 @@
 """Metrics: fields of norms over the pixels of an image, in any dimension, as values."""
 
 from ._geodesics import exp_map, geodesics
+from .asymmetric import AsymmetricQuadratic
 from .base import Metric, check_positive
+from .composite import CompositeMetric, SoftIntersection
 from .eikonal import geodesic_distance
 from .fit import RandersFit, fit_randers
 from .flow import smoothed
 from .from_image import IMAGE_METRICS, edge_metric, gradient_metric, image_metric, structure_metric
+from .half_space import HalfSpaceGauge, half_space_normals
+from .numerical_dual import NumericalDual
+from .orthant import OrthantNorm
 from .parametrizations import PARAMETRIZATIONS, Cholesky, Parametrization, Spectral6, Spectral7
 from .randers import Randers
 from .riemannian import Riemannian
@@ -14,6 +19,13 @@ __all__ = [
     "Metric",
     "Randers",
     "Riemannian",
+    "AsymmetricQuadratic",
+    "OrthantNorm",
+    "HalfSpaceGauge",
+    "half_space_normals",
+    "SoftIntersection",
+    "CompositeMetric",
+    "NumericalDual",
     "Parametrization",
     "Cholesky",
     "Spectral6",
