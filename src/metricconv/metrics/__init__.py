@@ -11,7 +11,17 @@ from .from_image import IMAGE_METRICS, edge_metric, gradient_metric, image_metri
 from .half_space import HalfSpaceGauge, half_space_normals
 from .numerical_dual import NumericalDual
 from .orthant import OrthantNorm
-from .parametrizations import PARAMETRIZATIONS, Cholesky, Parametrization, Spectral6, Spectral7
+from .parametrizations import (
+    PARAMETRIZATIONS,
+    Asymmetric,
+    Cholesky,
+    EllipsoidParametrization,
+    HalfSpace,
+    Orthant,
+    Parametrization,
+    Spectral6,
+    Spectral7,
+)
 from .randers import Randers
 from .riemannian import Riemannian
 
@@ -27,9 +37,13 @@ __all__ = [
     "CompositeMetric",
     "NumericalDual",
     "Parametrization",
+    "EllipsoidParametrization",
     "Cholesky",
     "Spectral6",
     "Spectral7",
+    "Asymmetric",
+    "Orthant",
+    "HalfSpace",
     "PARAMETRIZATIONS",
     "gradient_metric",
     "edge_metric",

@@ -1,7 +1,6 @@
 """Half-space gauges: polytopes with fixed normals and predicted extents, with sharp or rounded corners."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ def half_space_normals(count: int, dim: int = 2) -> Tensor:
     return torch.tensor(_normals(count, dim), dtype=torch.float64, device="cpu")
 
 
-@functools.lru_cache(64)
 def _normals(count: int, dim: int) -> list[tuple[float, ...]]:
     if dim == 2 and count > 2:
         angles = [2 * math.pi * k / count for k in range(count)]
@@ -176,7 +174,7 @@ class HalfSpaceGauge(Metric):
         """An upper bound on |u| in the unit ball: (B, G, *spatial).
 
         It is max h_k divided by a lower bound of the p-norm of all n_kᵀv over unit vectors v: the smallest cosine
-        between v and the next normal, or, as Σ (n_kᵀv)² = K/d, K^{1/p} / √(2d) for p ≥ 2.
+        between v and the next normal, or, as Σ (n_kᵀv)₊² = K/2d, K^{1/p} / √(2d) for p ≥ 2.
         """
         count = self.extents.shape[2]
         least = torch.full_like(self.inverse_p.squeeze(2), covering_cosine(count, self.dim))

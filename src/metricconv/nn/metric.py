@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._deprecation import renamed_arguments
-from ..metrics import PARAMETRIZATIONS, Metric, Parametrization, image_metric
+from ..metrics import PARAMETRIZATIONS, EllipsoidParametrization, Metric, Parametrization, image_metric
 from ..metrics.flow import metric_padding
 from ..ops import parametrize
 from ..ops.problem import OutputGrid
@@ -236,7 +236,11 @@ class MetricConv(AdaptiveConv):
             return parametrization
         _checks.one_of(parametrization, PARAMETRIZATIONS, "parametrization")
         default = PARAMETRIZATIONS[parametrization](dim=self.dim)
-        return default if eps_omega is None else dataclasses.replace(default, eps_omega=eps_omega)
+        if eps_omega is None:
+            return default
+        if not isinstance(default, EllipsoidParametrization):
+            raise ValueError(f"`eps_omega` (={eps_omega}) has no effect on `parametrization` (={parametrization!r})")
+        return dataclasses.replace(default, eps_omega=eps_omega)
 
 
 class MetricConv1d(MetricConv):
