@@ -37,6 +37,6 @@ def sphere_directions(count: int, dim: int) -> Tensor:
     for _ in range(64):
         root = (1 + root) ** (1 / (dim + 1))
     steps = torch.tensor([root ** -(k + 1) for k in range(dim)], dtype=torch.float64, device="cpu")
-    uniform = (0.5 + torch.arange(1, count // 2 + 1, dtype=torch.float64, device="cpu").unsqueeze(1) * steps) % 1
+    uniform = (0.5 + torch.arange(1, -(-count // 2) + 1, dtype=torch.float64, device="cpu").unsqueeze(1) * steps) % 1
     half = torch.nn.functional.normalize(torch.special.ndtri(uniform), dim=1)
-    return torch.cat([half, -half])
+    return torch.cat([half, -half])[:count]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import cpu, reference, triton
-from .displacements import ByDisplacements
+from .displacements import ByDisplacements, placeholder
 from .problem import Problem
 
 __all__ = ["BACKENDS", "Backend", "choose_backend", "record_backends"]
@@ -92,10 +92,9 @@ def _supporting(problem: Problem, name: str) -> tuple[Backend, str | None]:
     """Return a backend, or the same by displacements if only that supports the problem; and why none does, or None."""
     backend = BACKENDS[name]
     reason = backend.unsupported_reason(problem)
-    if reason is None:
-        return backend, None
-    by_displacements = ByDisplacements(backend)
-    return by_displacements, reason if by_displacements.unsupported_reason(problem) is not None else None
+    if reason is not None and backend.unsupported_reason(placeholder(problem)) is None:
+        return ByDisplacements(backend), None
+    return backend, reason
 
 
 def _availability(problem: Problem) -> str:

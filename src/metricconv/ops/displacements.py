@@ -19,7 +19,7 @@ from .problem import Problem
 if TYPE_CHECKING:
     from .backends import Backend
 
-__all__ = ["ByDisplacements", "Displacements"]
+__all__ = ["ByDisplacements", "Displacements", "placeholder"]
 
 # Coordinates computed at once, 16 MB in float32. Norms and their derivatives need about ten times as much memory.
 _CHUNK_ELEMENTS = 2**22
@@ -65,16 +65,7 @@ class ByDisplacements:
 
     def __init__(self, backend: "Backend") -> None:
         self.backend = backend
-
-    @property
-    def name(self) -> str:
-        """The name of the backend."""
-        return self.backend.name
-
-    @property
-    def description(self) -> str:
-        """The description of the backend."""
-        return self.backend.description
+        self.name, self.description = backend.name, backend.description
 
     def missing_dependency(self) -> str | None:
         """Return what the backend lacks on this machine, or None."""
@@ -82,10 +73,7 @@ class ByDisplacements:
 
     def unsupported_reason(self, problem: Problem) -> str | None:
         """Return why the backend does not support the problem by displacements either, or None."""
-        tensors = list(problem.support.tensors().values())
-        like = tensors[0] if tensors else problem.input.new_empty(0, dtype=torch.float32)
-        size = (1, problem.support.groups, 1, problem.support.dim, *(1,) * problem.support.dim)
-        return self.backend.unsupported_reason(_part(problem, like.new_empty(size), slice(0, 1)))
+        return self.backend.unsupported_reason(placeholder(problem))
 
     def run(self, problem: Problem) -> Tensor:
         """Return the output of a problem, summed over chunks of samples in float32 or wider."""
@@ -108,6 +96,13 @@ class ByDisplacements:
         displacement = support.offsets(samples).to(problem.input.device)
         displacement = displacement.expand(-1, support.groups, *(-1,) * (support.dim + 2))
         return self.backend.run(dataclasses.replace(_part(problem, displacement, samples), bias=bias))
+
+
+def placeholder(problem: Problem) -> Problem:
+    """Return the problem of one sample at displacements without values, for checks whether a backend supports it."""
+    tensors, support = list(problem.support.tensors().values()), problem.support
+    like = tensors[0] if tensors else problem.input.new_empty(0, dtype=torch.float32)
+    return _part(problem, like.new_empty((1, support.groups, 1, support.dim, *(1,) * support.dim)), slice(0, 1))
 
 
 def _chunks(problem: Problem) -> list[slice]:
