@@ -150,7 +150,7 @@ def test_channel_counts():
         (lambda: Orthant(dim=0), r"`dim` \(=0\)"),
         (lambda: Orthant(max_extent=1e6), "may reach 1.4e\\+06 pixels"),
         (lambda: HalfSpace(half_spaces=7), r"`half_spaces` \(=7\) must be even"),
-        (lambda: HalfSpace(dim=3, half_spaces=8), r"half-spaces \(=8\) must be 6 or 26 for 3 spatial axes"),
+        (lambda: HalfSpace(dim=3, half_spaces=8), r"half-spaces \(=8\) must be 6 or 26 for `dim` \(=3\)"),
         (lambda: HalfSpace(p=math.nan), r"`p` \(=nan\)"),
         (lambda: Asymmetric(s_min=0.0), r"`s_min` \(=0.0\)"),
         (lambda: Asymmetric(frame="euler"), r"`frame` \(='euler'\)"),

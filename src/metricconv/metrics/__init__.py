@@ -6,6 +6,7 @@ from .base import Metric, check_positive
 from .composite import CompositeMetric, SoftIntersection
 from .eikonal import geodesic_distance
 from .fit import RandersFit, fit_randers
+from .fit_shapes import FIT_FAMILIES, MetricFit, fit_metric
 from .flow import smoothed
 from .from_image import IMAGE_METRICS, edge_metric, gradient_metric, image_metric, structure_metric
 from .half_space import HalfSpaceGauge, half_space_normals
@@ -57,4 +58,7 @@ __all__ = [
     "check_positive",
     "RandersFit",
     "fit_randers",
+    "FIT_FAMILIES",
+    "MetricFit",
+    "fit_metric",
 ]

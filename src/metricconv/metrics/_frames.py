@@ -20,7 +20,7 @@ _SHORTEST_VECTOR = 1e-4
 # The same for columns of a matrix with entries of at most 1; well above the rounding error 6e-8 of float32.
 _SHORTEST_COLUMN = 1e-3
 # Bound of the angles of ``bounded_rotation``; 63° suffice in 3-D, 45° in 2-D, as larger ones exchange axes.
-_LARGEST_ANGLE = 5 * math.pi / 12
+LARGEST_ANGLE = 5 * math.pi / 12
 
 
 class Frame(NamedTuple):
@@ -58,7 +58,7 @@ def bounded_rotation(raw: Tensor, dim: int) -> Tensor:
     if dim == 1:
         return raw.new_ones((*raw.shape[:2], 1, *raw.shape[3:]))
     # The angle of a rotation is at most the norm of the vector of all entries.
-    angles = raw / (1 + raw.square().sum(2, keepdim=True) / _LARGEST_ANGLE**2).sqrt()
+    angles = raw / (1 + raw.square().sum(2, keepdim=True) / LARGEST_ANGLE**2).sqrt()
     if dim == 2:
         cos, sin = angles.cos(), angles.sin()
         return torch.cat([cos, -sin, sin, cos], 2)

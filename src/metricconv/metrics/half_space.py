@@ -34,10 +34,10 @@ def half_space_normals(count: int, dim: int = 2) -> Tensor:
     [[0, 1], [1, 0], [0, -1], [-1, 0]]
     """
     count, dim = _checks.whole(count, "count", minimum=2), _checks.whole(dim, "dim", minimum=1)
-    return torch.tensor(_normals(count, dim), dtype=torch.float64, device="cpu")
+    return torch.tensor(_normals(count, dim, "count"), dtype=torch.float64, device="cpu")
 
 
-def _normals(count: int, dim: int) -> list[tuple[float, ...]]:
+def _normals(count: int, dim: int, name: str) -> list[tuple[float, ...]]:
     if dim == 2 and count > 2:
         angles = [2 * math.pi * k / count for k in range(count)]
         return [(math.sin(t), math.cos(t)) for t in angles]
@@ -47,7 +47,7 @@ def _normals(count: int, dim: int) -> list[tuple[float, ...]]:
         cells = [cell for cell in itertools.product((-1, 0, 1), repeat=dim) if any(cell)]
         return [tuple(x / math.hypot(*cell) for x in cell) for cell in cells]
     choices = "at least 3" if dim == 2 else f"{2 * dim} or {3 ** min(dim, 8) - 1}"
-    raise ValueError(f"the number of half-spaces (={count}) must be {choices} for {dim} spatial axes")
+    raise ValueError(f"`{name}`: the number of half-spaces (={count}) must be {choices} for `dim` (={dim})")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +73,7 @@ class HalfSpaceGauge(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _normals(self.extents.shape[2], self.dim)  # raises if there are no such normals
+        _normals(self.extents.shape[2], self.dim, "extents")  # raises if there are no such normals
         if self.inverse_p.shape[2] != 1:
             raise ValueError(f"`inverse_p` must be (B, G, 1, *spatial), got shape {tuple(self.inverse_p.shape)}")
 

@@ -154,6 +154,8 @@ class HalfSpace(Parametrization):
     def __post_init__(self) -> None:
         _check_options(self.p, self.max_extent)
         _checks.whole(self.dim, "dim", minimum=1)
+        if self.half_spaces is not None:
+            _checks.whole(self.half_spaces, "half_spaces", minimum=2)
         half_space_normals(self._count, self.dim)  # raises if there are no such normals
         if self._count % 2:
             raise ValueError(f"`half_spaces` (={self.half_spaces}) must be even, so that the identity is a round ball")
