@@ -131,6 +131,7 @@ _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "gradient_metric": lambda: {"image": image(1, 1, 6, 6), "scale": 1.0},
     "edge_metric": lambda: {"image": image(1, 1, 6, 6)},
     "structure_metric": lambda: {"image": image(1, 1, 6, 6)},
+    "one_sided_metric": lambda: {"image": image(1, 1, 6, 6)},
     "image_metric": {"metric": "edge"},
     "geodesics": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "directions": [[0.0, 1.0]], "steps": 4},
     "exp_map": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "vectors": [[0.0, 1.0]], "steps": 4},

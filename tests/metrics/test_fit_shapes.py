@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import metricconv as mc
-from metricconv.metrics import FIT_FAMILIES, fit_metric, fit_randers
+from metricconv.metrics import fit_metric, fit_randers
+from metricconv.metrics.fit_shapes import FIT_FAMILIES
 from shapes import make_shape
 
 GRIDS = {

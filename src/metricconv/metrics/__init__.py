@@ -6,11 +6,12 @@ from .base import Metric, check_positive
 from .composite import CompositeMetric, SoftIntersection
 from .eikonal import geodesic_distance
 from .fit import RandersFit, fit_randers
-from .fit_shapes import FIT_FAMILIES, MetricFit, fit_metric
+from .fit_shapes import MetricFit, fit_metric
 from .flow import smoothed
 from .from_image import IMAGE_METRICS, edge_metric, gradient_metric, image_metric, structure_metric
 from .half_space import HalfSpaceGauge, half_space_normals
 from .numerical_dual import NumericalDual
+from .one_sided import one_sided_metric
 from .orthant import OrthantNorm
 from .parametrizations import (
     PARAMETRIZATIONS,
@@ -49,6 +50,7 @@ __all__ = [
     "gradient_metric",
     "edge_metric",
     "structure_metric",
+    "one_sided_metric",
     "IMAGE_METRICS",
     "image_metric",
     "geodesics",
@@ -58,7 +60,6 @@ __all__ = [
     "check_positive",
     "RandersFit",
     "fit_randers",
-    "FIT_FAMILIES",
     "MetricFit",
     "fit_metric",
 ]
