@@ -19,8 +19,9 @@ PUBLIC_MODULES = (
 # Classes that users do not construct, abstract ones and values that functions return; and what needs a GPU.
 NOT_CALLED = {
     "capture",
-    *("AdaptiveConv", "Metric", "MetricConv", "Parametrization", "Spectral", "Support"),
-    *("BackendReport", "BackendState", "Ball", "Conversion", "RandersFit", "Rays"),
+    *("AdaptiveConv", "CompositeMetric", "EllipsoidParametrization", "Metric", "MetricConv", "Parametrization"),
+    *("Spectral", "Support"),
+    *("BackendReport", "BackendState", "Ball", "Conversion", "MetricFit", "RandersFit", "Rays"),
 }
 
 
@@ -115,12 +116,22 @@ _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "stencil_factory": {"stencil": "polar", "samples": 3},
     "Randers": lambda: {"M": metric().M, "omega": metric().omega},
     "Riemannian": lambda: {"M": metric().M},
+    "AsymmetricQuadratic": lambda: {"M": metric().M, "w": metric().omega},
+    "OrthantNorm": lambda: {"frame": torch.eye(2).view(1, 1, 4, 1, 1), "extents": field(4) + 1, "inverse_p": field(1)},
+    "HalfSpaceGauge": lambda: {"extents": field(8) + 1, "inverse_p": field(1)},
+    "half_space_normals": {"count": 8},
+    "SoftIntersection": lambda: {"first": metric(), "second": metric()},
+    "NumericalDual": lambda: {"metric": metric()},
+    "Asymmetric": {},
+    "Orthant": {},
+    "HalfSpace": {},
     "Cholesky": {},
     "Spectral6": {},
     "Spectral7": {},
     "gradient_metric": lambda: {"image": image(1, 1, 6, 6), "scale": 1.0},
     "edge_metric": lambda: {"image": image(1, 1, 6, 6)},
     "structure_metric": lambda: {"image": image(1, 1, 6, 6)},
+    "one_sided_metric": lambda: {"image": image(1, 1, 6, 6)},
     "image_metric": {"metric": "edge"},
     "geodesics": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "directions": [[0.0, 1.0]], "steps": 4},
     "exp_map": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "vectors": [[0.0, 1.0]], "steps": 4},
@@ -128,6 +139,7 @@ _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "smoothed": lambda: {"metric": metric()},
     "check_positive": lambda: {"metric": metric()},
     "fit_randers": lambda: {"offsets": image(1, 1, 9, 2, 4, 4), "levels": [1.0] * 9, "refinements": 1},
+    "fit_metric": lambda: {"offsets": image(1, 1, 9, 2, 2, 2), "levels": [1.0] * 9, "family": "half_space"},
     **dict.fromkeys(("DeformableConv2d", "DilatedConv2d", "ShiftedConv2d"), _LAYER),
     **dict.fromkeys(("MetricConv1d", "MetricConv2d", "MetricConv3d"), _LAYER),
     "adaptive_layers": _MODEL,
@@ -177,6 +189,16 @@ METHODS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
         mc.Riemannian.needle,
         lambda: {"direction": torch.ones(1, 1, 2, 6, 6), "length": 2.0, "width": 1.0},
     ),
+    "AsymmetricQuadratic.half_disc": (
+        mc.AsymmetricQuadratic.half_disc,
+        lambda: {"direction": torch.ones(1, 1, 2, 6, 6), "radius": 2.0, "back": 1.0},
+    ),
+    "OrthantNorm.box": (mc.OrthantNorm.box, lambda: {"forward": [2.0, 1.0]}),
+    "HalfSpaceGauge.wedge": (
+        mc.HalfSpaceGauge.wedge,
+        lambda: {"direction": [0.0, 1.0], "length": 3.0, "width": 2.0},
+    ),
+    "HalfSpaceGauge.from_points": (mc.HalfSpaceGauge.from_points, lambda: {"points": image(1, 1, 5, 2, 6, 6)}),
     "Randers.from_zermelo": (
         mc.Randers.from_zermelo,
         lambda: {"ellipsoid": mc.Riemannian.isotropic(2.0), "wind": torch.zeros(1, 1, 2, 6, 6)},

@@ -5,10 +5,13 @@ from torch import Tensor
 
 import metricconv as mc
 from helpers import norm_of, sphere
-from metricconv.metrics import Parametrization, _symmetric
+from metricconv.metrics import PARAMETRIZATIONS, EllipsoidParametrization, Parametrization, _symmetric
 
 LARGEST, DENORMAL = 3.4028234663852886e38, 1e-45
 EXTREMES = [0.0, -0.0, 1e4, -1e4, 1e30, -1e30, LARGEST, -LARGEST, DENORMAL, -1e-40]
+
+
+ELLIPSOIDS = {name: cls for name, cls in PARAMETRIZATIONS.items() if issubclass(cls, EllipsoidParametrization)}
 
 
 def field(values: Tensor, dim: int) -> Tensor:

@@ -179,7 +179,6 @@ def test_to_converts_a_stencil():
         (lambda: polar(1), r"`kernel_size` \(=1\) must be at least 2"),
         (lambda: polar(3, 1), r"`kernel_size` \(=3\) must be even"),
         (lambda: square_onion(3, spacing=0), r"`spacing` \(=0\) must be at least 1"),
-        (lambda: polar(3, 4), r"`dim` \(=4\) must be 1, 2 or 3"),
         (
             lambda: Stencil(torch.ones(4, 2), torch.ones(9), (3, 3)),
             r"must be \(9, 2\) and \(9,\).*got \(4, 2\) and \(9,\)",

@@ -3,7 +3,7 @@
 from . import _startup as _startup
 from . import conversion, filters, metrics, nn, ops, stencils, supports
 from .conversion import convert, to_conv
-from .metrics import Metric, Randers, Riemannian
+from .metrics import AsymmetricQuadratic, HalfSpaceGauge, Metric, OrthantNorm, Randers, Riemannian, SoftIntersection
 from .ops import (
     backend_report,
     check_finite,
@@ -19,14 +19,18 @@ from .supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, Support,
 __version__ = "0.2.0"
 
 __all__ = [
+    "AsymmetricQuadratic",
     "Deformable",
     "Dilated",
     "GeodesicBall",
     "Grid",
+    "HalfSpaceGauge",
     "Metric",
+    "OrthantNorm",
     "Randers",
     "Riemannian",
     "Shifted",
+    "SoftIntersection",
     "Support",
     "TangentBall",
     "backend_report",

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from .metrics._integration import sphere_directions
 
 __all__ = ["STENCILS", "Stencil", "onion", "polar", "square_onion", "stencil_factory"]
 
@@ -92,18 +93,18 @@ class Stencil:
 def polar(kernel_size: int, dim: int = 2) -> Stencil:
     """Return the stencil of k radii 1/k, …, 1 with k^{d−1} directions each.
 
-    The directions are uniformly spaced angles in 2-D, and a Fibonacci spiral on the sphere in 3-D. In 1-D there are two
-    directions with k/2 radii each.
+    The directions are uniformly spaced angles in 2-D, a Fibonacci spiral on the sphere in 3-D, and a quasi-random
+    sequence in higher dimensions. In 1-D there are two directions with k/2 radii each.
 
     Args:
         kernel_size: k, at least 2; even in 1-D.
-        dim: number d of spatial axes, 1, 2 (default) or 3.
+        dim: number d of spatial axes (default 2).
 
     >>> polar(2).radii.tolist()
     [0.5, 0.5, 1.0, 1.0]
     """
     k, dim = _checks.whole(kernel_size, "kernel_size", minimum=2), _checks.whole(dim, "dim", minimum=1)
-    _check_samples((k,) * min(dim, 3))
+    _check_samples((k,) * min(dim, 64))
     if dim == 1:
         if k % 2:
             raise ValueError(
@@ -117,7 +118,7 @@ def polar(kernel_size: int, dim: int = 2) -> Stencil:
     elif dim == 3:
         circle = _fibonacci_sphere(k * k)
     else:
-        raise ValueError(f"`dim` (={dim}) must be 1, 2 or 3 for a polar stencil")
+        circle = [tuple(u) for u in sphere_directions(k ** (dim - 1), dim).tolist()]
     radii = [(r + 1) / k for r in range(k) for _ in circle]
     return _stencil(circle * k, radii, (k,) * dim)
 

@@ -138,11 +138,18 @@ def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"`passes` \(=-1\)"):
         smoothed(metric, -1)
 
+    with pytest.raises(TypeError, match="`metric` must be a Metric, got Tensor"):
+        geodesics(metric.M, point, point + 1)
+
+
+def test_subclass_of_a_metric_has_the_same_geodesics():
     class Other(mc.Riemannian):
         pass
 
-    with pytest.raises(TypeError, match="`metric` must be Riemannian or Randers for geodesics, got Other"):
-        geodesics(Other(metric.M), point, point + 1)
+    metric = riemannian(2, spatial=(5, 5))
+    start, direction = torch.tensor([[2.0, 2.0]]).double(), torch.tensor([[0.3, 1.0]]).double()
+    curve = geodesics(metric, start, direction, length=1.5, steps=4)
+    torch.testing.assert_close(geodesics(Other(metric.M), start, direction, length=1.5, steps=4), curve)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import metricconv as mc
-from metricconv.metrics import PARAMETRIZATIONS, exp_map, geodesics
-from raw_parameters import EXTREMES
+from metricconv.metrics import exp_map, geodesics
+from raw_parameters import ELLIPSOIDS, EXTREMES
 
-every = pytest.mark.parametrize("parametrization", [*PARAMETRIZATIONS])
+every = pytest.mark.parametrize("parametrization", [*ELLIPSOIDS])
 bounded = hypothesis.settings(max_examples=25, derandomize=True, deadline=None)
 dims, steps, modes = st.integers(1, 3), st.integers(1, 5), st.sampled_from(["border", "circular"])
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -20,7 +20,7 @@ anything = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 def draw_metric(data: st.DataObject, name: str, dim: int, dtype: torch.dtype) -> mc.Metric:
     """Draw raw parameters of up to three pixels per axis, some of them extreme, and return their metric."""
-    parametrization = PARAMETRIZATIONS[name](dim=dim, eps_omega=data.draw(st.sampled_from([0.05, 0.5, 1])))
+    parametrization = ELLIPSOIDS[name](dim=dim, eps_omega=data.draw(st.sampled_from([0.05, 0.5, 1])))
     size = tuple(data.draw(st.lists(st.integers(1, 3), min_size=dim, max_size=dim)))
     torch.manual_seed(data.draw(st.integers(0, 2**16)))
     raw = 10 ** data.draw(st.integers(-2, 3)) * torch.randn(1, 1, parametrization.channels, *size, dtype=dtype)

@@ -12,19 +12,18 @@ from torch import Tensor
 
 import metricconv as mc
 from metricconv.metrics.parametrizations import (
-    PARAMETRIZATIONS,
     Cholesky,
     Parametrization,
     Spectral,
     Spectral6,
     Spectral7,
 )
-from raw_parameters import EXTREMES, LARGEST, assert_sound, field, matrices, random_raw
+from raw_parameters import ELLIPSOIDS, EXTREMES, LARGEST, assert_sound, field, matrices, random_raw
 
-EVERY = [cls(dim=dim) for cls in PARAMETRIZATIONS.values() for dim in (1, 2, 3)]
+EVERY = [cls(dim=dim) for cls in ELLIPSOIDS.values() for dim in (1, 2, 3)]
 EVERY += [cls(dim=dim, frame=frame) for cls in (Spectral6, Spectral7) for dim, frame in
           [(2, "skew"), (2, "givens"), (2, "qr"), (3, "skew"), (3, "givens")]]  # fmt: skip
-PLANAR = [cls() for cls in PARAMETRIZATIONS.values()]
+PLANAR = [cls() for cls in ELLIPSOIDS.values()]
 
 every = pytest.mark.parametrize("parametrization", EVERY, ids=str)
 planar = pytest.mark.parametrize("parametrization", PLANAR, ids=str)
@@ -297,7 +296,7 @@ def test_compiles_with_inductor():
 
 def test_channel_counts():
     assert [p.channels for p in PLANAR] == [5, 6, 7]
-    assert [cls(dim=1).channels for cls in PARAMETRIZATIONS.values()] == [2, 2, 3]
+    assert [cls(dim=1).channels for cls in ELLIPSOIDS.values()] == [2, 2, 3]
     assert [Spectral7(dim=3, frame=f).channels for f in ("skew", "givens", "qr")] == [10, 10, 16]
     assert Cholesky(dim=3).channels == 9
     assert Spectral7(eps_omega=1).channels == 5

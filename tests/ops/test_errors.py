@@ -259,4 +259,4 @@ def test_stencils_that_require_grad_receive_gradients(ball):
         gradients[backend] = torch.autograd.grad(y.square().sum(), leaves)
     for auto, expected in zip(*gradients.values(), strict=True):
         assert expected.abs().sum() > 0
-        torch.testing.assert_close(auto, expected)
+        torch.testing.assert_close(auto, expected, rtol=1e-4, atol=1e-4)

@@ -7,10 +7,12 @@ import torch
 from matplotlib import pyplot as plt
 
 import metricconv as mc
+from helpers import sphere
 from layers import randomize_predictors
 from metricconv.viz import canvas, plot_unit_balls, unit_balls
 from metricconv.viz.balls import COLORS
 from rendering import near, pixels
+from shapes import make_shape
 
 
 def field(metric, size=(20, 24)):
@@ -218,3 +220,14 @@ def test_colour_is_accepted_with_a_warning():
     with pytest.warns(DeprecationWarning, match="`colour` of plot_unit_balls is deprecated: use `color`"):
         axes = plot_unit_balls(FIELD, None, 1, colour="red")
     assert axes.patches[0].get_edgecolor() == (1.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["asymmetric", "box", "polytope", "intersection"])
+def test_outlines_of_convex_balls_have_norm_one_and_reach_their_corners(kind):
+    metric = make_shape(kind, 2, spatial=(5, 5))
+    (ball,) = unit_balls(metric, [(2, 2)])
+    u = (ball.outline - ball.center).double()
+    length = metric.at(torch.tensor([2.0, 2.0]).double().view(1, 2, 1, 1)).norm(u.view(1, 1, -1, 2, 1, 1))
+    torch.testing.assert_close(length, torch.ones_like(length))
+    longest = metric[0, 0, 2, 2].unit_vectors(sphere(2, 20_000)).norm(dim=3).max()
+    assert u.norm(dim=1).max() > 0.995 * longest

@@ -23,7 +23,7 @@ from .._errors import UserError
 from .._torchvision import import_torchvision
 from ..cli.external import EXPERIMENTS_MISSING, entry_points
 from ..conversion import convert, plan_conversion
-from ..metrics import PARAMETRIZATIONS
+from ..metrics import PARAMETRIZATIONS, EllipsoidParametrization, Parametrization
 from ..nn import AdaptiveConv, DeformableConv2d, DilatedConv2d, MetricConv2d, ShiftedConv2d, adaptive_layers
 
 __all__ = ["ARCHITECTURES", "load_checkpoint"]
@@ -135,12 +135,14 @@ def _layer_type(weight: Tensor, predictor: Tensor) -> tuple[type[AdaptiveConv], 
     }
     if channels in baselines:
         return baselines[channels], {}
-    for eps_omega in (None, 1.0):
-        for name, parametrization in PARAMETRIZATIONS.items():
-            made = parametrization(dim=2) if eps_omega is None else parametrization(dim=2, eps_omega=eps_omega)
-            if len(made.identity()) == channels:
-                options = {"parametrization": name} | ({} if eps_omega is None else {"eps_omega": eps_omega})
-                return MetricConv2d, options
+    choices: list[tuple[str, Parametrization, dict[str, Any]]] = []
+    choices += [(name, parametrization(dim=2), {}) for name, parametrization in PARAMETRIZATIONS.items()]
+    for name, parametrization in PARAMETRIZATIONS.items():
+        if issubclass(parametrization, EllipsoidParametrization):
+            choices.append((name, parametrization(dim=2, eps_omega=1.0), {"eps_omega": 1.0}))
+    for name, made, options in choices:
+        if len(made.identity()) == channels:
+            return MetricConv2d, {"parametrization": name} | options
     raise UserError(
         f'a predictor has {channels} output channels, which match no parametrization; add a "geometry" entry'
     )

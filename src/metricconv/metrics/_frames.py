@@ -19,6 +19,8 @@ from ._symmetric import planes
 _SHORTEST_VECTOR = 1e-4
 # The same for columns of a matrix with entries of at most 1; well above the rounding error 6e-8 of float32.
 _SHORTEST_COLUMN = 1e-3
+# Bound of the angles of ``bounded_rotation``; 63° suffice in 3-D, 45° in 2-D, as larger ones exchange axes.
+LARGEST_ANGLE = 5 * math.pi / 12
 
 
 class Frame(NamedTuple):
@@ -43,12 +45,33 @@ def _vector_axes(raw: Tensor, dim: int) -> list[Tensor]:
 
 def _skew_axes(raw: Tensor, dim: int) -> list[Tensor]:
     """Return the columns of exp(S), S skew-symmetric with entries π tanh(raw/π)."""
-    generators = raw.new_zeros(raw.shape[2], dim, dim)
+    angles = (math.pi * torch.tanh(raw / math.pi)).movedim(2, -1)
+    rotation = _exponential((angles[..., None, None] * _generators(raw, dim)).sum(-3))  # (B, G, *spatial, d, d)
+    return [column.movedim(-1, 2) for column in rotation.unbind(-1)]
+
+
+def bounded_rotation(raw: Tensor, dim: int) -> Tensor:
+    """Return rotations by less than 75° as frames (B, G, d², *spatial), from d(d−1)/2 raw parameters.
+
+    Their symmetric part is positive, so that their averages are invertible.
+    """
+    if dim == 1:
+        return raw.new_ones((*raw.shape[:2], 1, *raw.shape[3:]))
+    # The angle of a rotation is at most the norm of the vector of all entries.
+    angles = raw / (1 + raw.square().sum(2, keepdim=True) / LARGEST_ANGLE**2).sqrt()
+    if dim == 2:
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([cos, -sin, sin, cos], 2)
+    rotation = _exponential((angles.movedim(2, -1)[..., None, None] * _generators(raw, dim)).sum(-3))
+    return rotation.flatten(-2).movedim(-1, 2)
+
+
+def _generators(like: Tensor, dim: int) -> Tensor:
+    """Return the skew-symmetric matrices of the planes, (d(d−1)/2, d, d)."""
+    generators = like.new_zeros(like.shape[2], dim, dim)
     for generator, (i, j) in zip(generators, planes(dim), strict=True):
         generator[i, j], generator[j, i] = -1, 1
-    angles = (math.pi * torch.tanh(raw / math.pi)).movedim(2, -1)
-    rotation = _exponential((angles[..., None, None] * generators).sum(-3))  # (B, G, *spatial, d, d)
-    return [column.movedim(-1, 2) for column in rotation.unbind(-1)]
+    return generators
 
 
 def _exponential(skew: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from torch import Tensor
 from .. import _checks, _compat
 from .._checks import Vectors
 from .base import Metric, check_positive
-from .flow import FlowField, Vector, norm, shoot
+from .flow import Vector
+from .hamiltonian import flow_field, norm, shoot
 
 
 def geodesics(
@@ -21,8 +22,9 @@ def geodesics(
     """Return the geodesics from given points in given directions, sampled at distances n·length/steps.
 
     Args:
-        metric: ``Riemannian`` or ``Randers`` metric, (B, G, n, *spatial), positive everywhere. This is checked, and so
-            is that all arguments and results are finite, except under ``torch.compile`` and ``torch.func``.
+        metric: any metric, (B, G, n, *spatial), positive everywhere. This is checked, and so is that all arguments and
+            results are finite, except under ``torch.compile`` and ``torch.func``. Metrics other than ``Riemannian`` and
+            ``Randers`` take several times as long, and should be smooth: geodesics turn abruptly at corners of balls.
         points: start points in pixels, (y, x) in 2-D: a tensor, array or nested list (N, d) or (B, G, N, d).
         directions: initial directions, of the same shape, of any length. A geodesic along 0 is constant.
         length: length of the geodesics in the metric: a number, or one per geodesic, (N,) or (B, G, N) (default 1).
@@ -40,7 +42,7 @@ def geodesics(
             [ 5.,  8.],
             [ 5., 11.]])
     """
-    field = FlowField.of(metric, padding_mode=padding_mode)
+    field = flow_field(metric, padding_mode=padding_mode)
     if _values_can_be_read():
         check_positive(metric)
     origin = _components(metric, points, "points")
@@ -77,13 +79,13 @@ def exp_map(
     >>> exp_map(Riemannian.isotropic(2.0), torch.tensor([[5.0, 5.0]]), torch.tensor([[1.0, 2.0]]))
     tensor([[[[6., 7.]]]])
     """
-    field = FlowField.of(metric, padding_mode=padding_mode)
+    field = flow_field(metric, padding_mode=padding_mode)
     if _values_can_be_read():
         check_positive(metric)
     origin = _components(metric, points, "points")
     direction, size = _rescale(_components(metric, vectors, "vectors"))
     _check_counts(points=origin[0], vectors=direction[0])
-    length = size * norm(field.interpolate(origin), direction)
+    length = size * norm(field, origin, direction)
     for segment in shoot(field, origin, direction, length, steps):
         displacement = segment.at(1.0)
     end = torch.stack(torch.broadcast_tensors(*(o + x for o, x in zip(origin, displacement, strict=True))), -1)

@@ -283,3 +283,25 @@ def positive_field(value: float | Tensor, dim: int, name: str) -> Tensor:
             raise ValueError(f"`{name}` must be a number or (B, G, *spatial), got shape {tuple(value.shape)}")
         return value.to(torch.promote_types(value.dtype, torch.float32))
     return torch.full((1, 1, *(1,) * dim), _checks.positive(value, name))
+
+
+def unit_field(direction: Tensor, name: str) -> Tensor:
+    """Normalize a field of vectors (B, G, d, *spatial), in float32 or wider."""
+    dim = _checks.floating(direction, name).dim() - 3
+    if dim < 1 or direction.shape[2] != dim or not all(direction.shape[3:]):
+        raise ValueError(f"`{name}` must be (B, G, d, *spatial), got shape {tuple(direction.shape)}")
+    direction = direction.to(torch.promote_types(direction.dtype, torch.float32))
+    return direction / torch.linalg.vector_norm(direction, dim=2, keepdim=True).clamp_min(1e-12)
+
+
+def exponent_field(p: float, dim: int) -> Tensor:
+    """Convert an exponent from 1 to infinity to a field of 1/p: (1, 1, 1, 1, …)."""
+    return torch.full((1, 1, 1, *(1,) * dim), 1 / check_exponent(p))
+
+
+def check_exponent(p: object) -> float:
+    """Check that p is a number from 1 to infinity, and return it."""
+    value = _checks.number(p)
+    if not 1 <= value <= math.inf:
+        raise ValueError(f"`p` (={p!r}) must be at least 1; infinity is allowed")
+    return value

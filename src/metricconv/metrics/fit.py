@@ -106,6 +106,20 @@ def fit_randers(
     if not _LEAST_EPS <= _checks.number(eps_omega) < 1:
         raise ValueError(f"`eps_omega` (={eps_omega!r}) must be in (0, 1), at least {_LEAST_EPS}")
     refinements = _checks.whole(refinements, "refinements", minimum=0)
+    y, s = read_samples(offsets, levels)
+    pixels = y.double().movedim((2, 3), (-2, -1))  # [B, G, *out, P, d]
+    chunks = pixels.flatten(0, -3).split(max(_CHUNK_SAMPLES // y.shape[2], 1))
+    parts = [_fit(chunk, s, eps_omega, refinements) for chunk in chunks]
+    A, omega, residual = (torch.cat(part).unflatten(0, pixels.shape[:-2]) for part in zip(*parts, strict=True))
+    A, omega = A.movedim(-1, 2), omega.movedim(-1, 2)
+    dtype = torch.promote_types(y.dtype, torch.float32)
+    return RandersFit(Randers((A + _symmetric.outer(omega)).to(dtype), omega.to(dtype)), residual.to(dtype))
+
+
+def read_samples(
+    offsets: Tensor | SupportLike, levels: Tensor | Sequence[float] | float | None
+) -> tuple[Tensor, Tensor]:
+    """Check offsets and levels, and return the samples (B, G, P, d, *out) and their levels (P,) in float64."""
     if not isinstance(offsets, Tensor) and not hasattr(offsets, "offsets"):
         raise TypeError(f"`offsets` must be a torch.Tensor or a Support, got {type(offsets).__name__}")
     y = _checks.floating(offsets if isinstance(offsets, Tensor) else offsets.offsets(), "offsets")
@@ -115,13 +129,7 @@ def fit_randers(
         )
     _checks.finite(y, "offsets")
     s = _levels(offsets, levels, *y.shape[2:4]).to(y.device)
-    pixels = y.double().movedim((2, 3), (-2, -1))  # [B, G, *out, P, d]
-    chunks = pixels.flatten(0, -3).split(max(_CHUNK_SAMPLES // y.shape[2], 1))
-    parts = [_fit(chunk, s, eps_omega, refinements) for chunk in chunks]
-    A, omega, residual = (torch.cat(part).unflatten(0, pixels.shape[:-2]) for part in zip(*parts, strict=True))
-    A, omega = A.movedim(-1, 2), omega.movedim(-1, 2)
-    dtype = torch.promote_types(y.dtype, torch.float32)
-    return RandersFit(Randers((A + _symmetric.outer(omega)).to(dtype), omega.to(dtype)), residual.to(dtype))
+    return y, s
 
 
 def _levels(

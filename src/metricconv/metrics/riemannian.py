@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _checks
 from . import _symmetric
-from .base import Metric, axis_factors, ball_volume, positive_field
+from .base import Metric, axis_factors, ball_volume, positive_field, unit_field
 
 __all__ = ["Riemannian"]
 
@@ -57,13 +57,10 @@ class Riemannian(Metric):
             direction: (B, G, d, *spatial), of any length.
             length, width: a number, or a field (B, G, *spatial), in pixels.
         """
-        dim = _checks.floating(direction, "direction").dim() - 3
-        if dim < 1 or direction.shape[2] != dim or not all(direction.shape[3:]):
-            raise ValueError(f"`direction` must be (B, G, d, *spatial), got shape {tuple(direction.shape)}")
-        direction = direction.to(torch.promote_types(direction.dtype, torch.float32))
-        tangent = direction / torch.linalg.vector_norm(direction, dim=2, keepdim=True).clamp_min(1e-12)
-        along = positive_field(length, dim, "length").to(direction).pow(-2).unsqueeze(2)
-        across = positive_field(width, dim, "width").to(direction).pow(-2).unsqueeze(2)
+        tangent = unit_field(direction, "direction")
+        dim = tangent.shape[2]
+        along = positive_field(length, dim, "length").to(tangent).pow(-2).unsqueeze(2)
+        across = positive_field(width, dim, "width").to(tangent).pow(-2).unsqueeze(2)
         projector = _symmetric.outer(tangent)
         return cls(across * _symmetric.identity(projector) + (along - across) * projector)
 

@@ -246,7 +246,9 @@ class AdaptiveConv(nn.Module, ABC):
 
     @classmethod
     def _from_conv(cls, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, geometry: Mapping[str, Any]) -> Self:
-        expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[cls.dim]
+        expected = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}.get(cls.dim)
+        if expected is None:
+            raise TypeError(f"torch has no convolution with {cls.dim} spatial axes that {cls.__name__} could replace")
         if not isinstance(conv, expected):
             raise TypeError(f"`conv` must be an nn.{expected.__name__}, got {type(conv).__name__}")
         copied = next((name for name in geometry if name in _COPIED_ARGUMENTS), None)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._deprecation import renamed_arguments
-from ..metrics import PARAMETRIZATIONS, Metric, Parametrization, image_metric
+from ..metrics import PARAMETRIZATIONS, EllipsoidParametrization, Metric, Parametrization, image_metric
 from ..metrics.flow import metric_padding
 from ..ops import parametrize
 from ..ops.problem import OutputGrid
@@ -36,7 +36,8 @@ class MetricOptions(AdaptiveOptions, total=False):
 class MetricConv(AdaptiveConv):
     """Base class of convolutions over the unit balls of a metric: predictor (x → metric), stencil and weights.
 
-    Use ``MetricConv1d``, ``MetricConv2d`` or ``MetricConv3d``, which have the same arguments.
+    Use ``MetricConv1d``, ``MetricConv2d`` or ``MetricConv3d``, which have the same arguments. A subclass with
+    ``dim = 4`` or more convolves hyperimages, on the reference backend.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
@@ -44,12 +45,13 @@ class MetricConv(AdaptiveConv):
             is then ⌈input size / stride⌉, and padding that cannot be equal on both sides is larger at the end.
         padding_mode: "zeros" (default), "border" (also called "replicate", as in ``nn.Conv2d``), "reflect" or
             "circular": the values of samples outside of the input.
-        parametrization: how raw parameters become a metric: "cholesky", "spectral6", "spectral7" (default), or a
+        parametrization: how raw parameters become a metric: "cholesky", "spectral6" and "spectral7" (default) for
+            ellipses, "asymmetric" for two half-ellipses, "orthant" for boxes, "half_space" for polygons; or a
             ``Parametrization``.
-        eps_omega: 1 − the largest asymmetry, in (0, 1]. At 1 balls are centered (Riemannian) and no drift is predicted.
-            Default: that of the parametrization.
-        stencil: how a ball is sampled: "square_onion" (default: the identity metric gives the ordinary grid), "onion",
-            "polar", or a ``Stencil``.
+        eps_omega: 1 − the largest asymmetry of ellipses, in (0, 1]. At 1 balls are centered (Riemannian) and no drift
+            is predicted. Default: that of the parametrization.
+        stencil: how a ball is sampled: "square_onion" (default: the identity metric gives the ordinary grid, also if
+            its ball is not round), "onion", "polar", or a ``Stencil``.
         radius: radius of the balls in pixels where the predicted M is the identity. Default: the extent of the
             ordinary kernel, dilation·⌊k/2⌋.
         metric: a metric that replaces the predictor: a ``Metric``, a callable from the input to one, or "gradient",
@@ -117,6 +119,10 @@ class MetricConv(AdaptiveConv):
             device=device,
             dtype=dtype,
         )
+        self.metric = _resolve_metric(metric)
+        self.parametrization: Parametrization | None = None
+        if metric is None:
+            self.parametrization = self._parametrization(parametrization, eps_omega)
         self.stencil = self._stencil(stencil)
         self._stencil_name = stencil if isinstance(stencil, str) else "given"
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
@@ -129,10 +135,7 @@ class MetricConv(AdaptiveConv):
         self.steps = steps if steps is None else _checks.whole(steps, "steps", minimum=1)
         extent = max(d * (k // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True))
         self.radius = float(max(extent, 1)) if radius is None else _checks.positive(radius, "radius")
-        self.metric = _resolve_metric(metric)
-        self.parametrization: Parametrization | None = None
-        if metric is None:
-            self.parametrization = self._parametrization(parametrization, eps_omega)
+        if self.parametrization is not None:
             self.add_predictor(self.parametrization.identity())
         else:
             for name, value, default in (
@@ -222,10 +225,19 @@ class MetricConv(AdaptiveConv):
                 )
             return stencil
         if _checks.one_of(stencil, STENCILS, "stencil") == "square_onion":
-            return square_onion(self.kernel_size, self.dim, self.dilation)
+            return self._identity_grid(square_onion(self.kernel_size, self.dim, self.dilation))
         if len(set(self.kernel_size)) > 1:
             raise ValueError(f"`kernel_size` (={self.kernel_size}) must be equal along all axes for {stencil!r}")
         return STENCILS[stencil](self.kernel_size[0], self.dim)
+
+    def _identity_grid(self, stencil: Stencil) -> Stencil:
+        """Return the stencil whose samples in the identity metric are the ordinary grid, as for a round ball."""
+        if self.parametrization is None or isinstance(self.parametrization, EllipsoidParametrization):
+            return stencil
+        ones = (1,) * self.dim
+        identity = self.parametrization(self.parametrization.identity().view(1, 1, -1, *ones))
+        length = identity.norm(stencil.directions.view(1, 1, *stencil.directions.shape, *ones)).flatten()
+        return dataclasses.replace(stencil, radii=stencil.radii * length)
 
     def _parametrization(self, parametrization: str | Parametrization, eps_omega: float | None) -> Parametrization:
         if isinstance(parametrization, Parametrization):
@@ -236,7 +248,11 @@ class MetricConv(AdaptiveConv):
             return parametrization
         _checks.one_of(parametrization, PARAMETRIZATIONS, "parametrization")
         default = PARAMETRIZATIONS[parametrization](dim=self.dim)
-        return default if eps_omega is None else dataclasses.replace(default, eps_omega=eps_omega)
+        if eps_omega is None:
+            return default
+        if not isinstance(default, EllipsoidParametrization):
+            raise ValueError(f"`eps_omega` (={eps_omega}) has no effect on `parametrization` (={parametrization!r})")
+        return dataclasses.replace(default, eps_omega=eps_omega)
 
 
 class MetricConv1d(MetricConv):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import cpu, reference, triton
+from .displacements import ByDisplacements, placeholder
 from .problem import Problem
 
 __all__ = ["BACKENDS", "Backend", "choose_backend", "record_backends"]
@@ -68,8 +69,8 @@ def _select(problem: Problem, name: str) -> Backend:
     if not isinstance(name, str) or name != "auto":
         return _backend_by_name(problem, name)
     reasons = {}
-    for selected, backend in BACKENDS.items():
-        reason = backend.unsupported_reason(problem)
+    for selected in BACKENDS:
+        backend, reason = _supporting(problem, selected)
         if reason is None:
             break
         reasons[selected] = reason
@@ -81,14 +82,23 @@ def _select(problem: Problem, name: str) -> Backend:
 def _backend_by_name(problem: Problem, name: str) -> Backend:
     if not isinstance(name, str) or name not in BACKENDS:
         raise ValueError(f"`backend` (={name!r}) must be 'auto' or one of these: {_availability(problem)}")
-    reason = BACKENDS[name].unsupported_reason(problem)
+    backend, reason = _supporting(problem, name)
     if reason is not None:
         raise ValueError(f"`backend` (={name!r}) does not support this: {reason}. Available: {_availability(problem)}")
-    return BACKENDS[name]
+    return backend
+
+
+def _supporting(problem: Problem, name: str) -> tuple[Backend, str | None]:
+    """Return a backend, or the same by displacements if only that supports the problem; and why none does, or None."""
+    backend = BACKENDS[name]
+    reason = backend.unsupported_reason(problem)
+    if reason is not None and backend.unsupported_reason(placeholder(problem)) is None:
+        return ByDisplacements(backend), None
+    return backend, reason
 
 
 def _availability(problem: Problem) -> str:
-    states = {name: backend.unsupported_reason(problem) for name, backend in BACKENDS.items()}
+    states = {name: _supporting(problem, name)[1] for name in BACKENDS}
     return "; ".join(f"{name} ({'available' if why is None else why})" for name, why in states.items())
 
 

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from .. import _checks
 from ..metrics import Metric, Parametrization
+from ..supports import Grid
 from . import triton
 from .backends import BACKENDS
+from .functional import support_conv
 
 __all__ = ["conv_with_few_outputs", "parametrize"]
 
@@ -35,6 +37,9 @@ def parametrize(
 def conv_with_few_outputs(
     input: Tensor, weight: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """Return torch's convolution, in 1-D to 3-D; by kernels for few output channels where these are faster."""
+    """Return the ordinary convolution: torch's in 1-D to 3-D, by kernels for few output channels where faster."""
+    if input.dim() - 2 not in _CONVOLUTIONS:
+        support = Grid(tuple(weight.shape[2:]), tuple(dilation))
+        return support_conv(input, support, weight, bias, stride=tuple(stride), padding=tuple(padding))
     y = triton.conv_with_few_outputs(input, weight, bias, stride, padding, dilation)
     return _CONVOLUTIONS[input.dim() - 2](input, weight, bias, stride, padding, dilation) if y is None else y

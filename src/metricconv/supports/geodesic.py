@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import _checks
 from ..metrics import Metric
-from ..metrics.flow import METRIC_PADDING_MODES, FlowField, Segment, Vector, shoot, smoothed
+from ..metrics.flow import METRIC_PADDING_MODES, FlowField, Segment, Vector, smoothed
+from ..metrics.hamiltonian import HamiltonianField, flow_field, shoot
 from ..stencils import Stencil
 from .base import Support, check_ball, reference_kernel
 from .tangent_ball import farthest_sample
@@ -82,8 +83,8 @@ class GeodesicBall(Support):
     ``metrics.check_positive`` or ``with check_finite():``.
 
     Args:
-        metric: ``Riemannian`` or ``Randers`` metric at each output pixel, in pixels of the input. It is interpolated
-            between output pixels, so the field of a strided layer is as coarse as its output. ``support_conv`` extends
+        metric: the metric at each output pixel, in pixels of the input. It is interpolated between output pixels, so
+            the field of a strided layer is as coarse as its output. ``support_conv`` extends
             axes of size 1 to the size of the output; ``offsets`` treats them as fields one pixel wide.
         stencil: the directions u_j and radii s_j; or its ``Rays``, which ``torch.compile`` requires.
         steps: integration steps per ray, at least 1. Default: 3 for kernels up to 5 wide, otherwise 4. About 2/3 of the
@@ -136,7 +137,7 @@ class GeodesicBall(Support):
     def offsets(self, samples: slice | None = None) -> Tensor:
         """Return exp_x(s_j y(u_j)) − x: (B, G, P, d, *out)."""
         metric = smoothed(self.metric, self.smooth, padding_mode=self.padding_mode)
-        field = FlowField.of(metric, self.stride, self.padding_mode)
+        field = flow_field(metric, self.stride, self.padding_mode)
         positions = {j: self.rays.positions.get(j) for j in range(self.samples)[samples or slice(None)]}
         center = field.nodes.new_zeros(()).expand(self.dim, field.fields, math.prod(metric.spatial))
         displacements = dict.fromkeys(positions, center)  # sample → [d, B·G, N]
@@ -178,13 +179,15 @@ class GeodesicBall(Support):
         options = {"metric": type(self.metric).__name__, "steps": self.steps, "smooth": self.smooth}
         return options | ({} if self.padding_mode == "border" else {"padding_mode": repr(self.padding_mode)})
 
-    def _chunks(self, field: FlowField, rays: list[int]) -> list[list[int]]:
+    def _chunks(self, field: FlowField | HamiltonianField, rays: list[int]) -> list[list[int]]:
         """Split rays into chunks that bound the memory; a traced graph has a single chunk."""
         values_per_ray = field.fields * math.prod(self.metric.spatial) * field.nodes.shape[1]
         size = len(rays) if torch.compiler.is_compiling() else _CHUNK_ELEMENTS // max(values_per_ray, 1)
         return [rays[start : start + max(size, 1)] for start in range(0, len(rays), max(size, 1))]
 
-    def _trace(self, field: FlowField, rays: list[int], stops: dict[int, tuple[int, float]]) -> dict[int, Tensor]:
+    def _trace(
+        self, field: FlowField | HamiltonianField, rays: list[int], stops: dict[int, tuple[int, float]]
+    ) -> dict[int, Tensor]:
         """Trace some rays from every pixel and return the displacement of each sample at its stop along them."""
         vectors = torch.stack([self.rays.vectors[ray] for ray in rays]).to(field.nodes)  # [R, d + 1]
         *direction, length = vectors.t()[:, :, None, None].unbind(0)

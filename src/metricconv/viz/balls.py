@@ -277,12 +277,13 @@ def one_field(metric: Metric, image_index: int, group: int) -> Metric:
 def ellipses(local: Metric, count: int) -> tuple[Tensor, Tensor]:
     """Return boundary points (N, count, 2) and centers (N, 2) of the tangent balls of a field of N × 1 pixels.
 
-    Both are relative to the pixel. The points are evenly distributed even for thin ellipses.
+    Both are relative to the pixel. The points are evenly distributed even for thin ellipses. The center of a ball that
+    is not an ellipse is the pixel.
     """
     angle = torch.arange(count, dtype=local.dtype, device=local.device) * (2 * torch.pi / count)
     circle = torch.stack([angle.sin(), angle.cos()], 1)
     if not isinstance(local, Randers | Riemannian):
-        return local.unit_vectors(circle)[0, 0, :, :, :, 0].permute(2, 0, 1), circle.new_zeros(local.spatial[0], 2)
+        return _convex_outlines(local, circle), circle.new_zeros(local.spatial[0], 2)
     shape, center = local.zermelo() if isinstance(local, Randers) else (local, torch.zeros_like(local.M[:, :, :2]))
     yy, yx, xx = shape.dual().M[0, 0, :, :, 0]  # h⁻¹, whose Cholesky factor maps the circle to the ellipse
     down = yy.sqrt()
@@ -290,6 +291,22 @@ def ellipses(local: Metric, count: int) -> tuple[Tensor, Tensor]:
     factor = torch.stack([down, torch.zeros_like(down), across, (xx - across.square()).clamp_min(0).sqrt()], 1)
     middle = center[0, 0, :, :, 0].t()
     return middle.unsqueeze(1) + circle @ factor.view(-1, 2, 2).mT, middle
+
+
+def _convex_outlines(local: Metric, circle: Tensor) -> Tensor:
+    """Return boundary points (N, count, 2), dense where the boundary is far from the pixel or turns, as at corners."""
+    count = len(circle)
+    fine = torch.arange(16 * count, dtype=local.dtype, device=local.device) * (2 * torch.pi / (16 * count))
+    points = local.unit_vectors(torch.stack([fine.sin(), fine.cos()], 1))[0, 0, :, :, :, 0].permute(2, 0, 1)
+    step = torch.roll(points, -1, 1) - points
+    length = torch.linalg.vector_norm(step, dim=2)
+    direction = step / length.unsqueeze(2).clamp_min(1e-12)
+    turn = torch.linalg.vector_norm(direction - torch.roll(direction, 1, 1), dim=2)
+    weight = length / length.sum(1, keepdim=True) + turn / turn.sum(1, keepdim=True)
+    position = weight.cumsum(1).contiguous()
+    targets = torch.linspace(0, 2, count + 1, dtype=position.dtype, device=position.device)[:-1]
+    index = torch.searchsorted(position, targets.expand(len(position), -1).contiguous()).clamp_max(16 * count - 1)
+    return points.gather(1, index.unsqueeze(2).expand(-1, -1, 2))
 
 
 def _fit_metric(kernel_size: tuple[int, ...], offsets: Tensor) -> Metric:

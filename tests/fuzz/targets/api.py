@@ -13,6 +13,7 @@ from fuzz.problems import draw
 from layers import randomize_predictors
 from metricconv.metrics import PARAMETRIZATIONS
 from ops.cases import Case
+from raw_parameters import ELLIPSOIDS
 
 __all__ = ["Call", "Layer", "check", "make"]
 
@@ -98,7 +99,10 @@ def make(seed: int) -> Call | Layer:
     }
     if name.startswith("Metric"):
         arguments["kernel_size"] = tuple(k | 1 for k in case.kernel)
-        arguments |= {"parametrization": rng.choice(list(PARAMETRIZATIONS)), "eps_omega": rng.choice([0.05, 0.5, 1])}
+        parametrization = rng.choice(list(PARAMETRIZATIONS))
+        arguments["parametrization"] = parametrization
+        if parametrization in ELLIPSOIDS:
+            arguments["eps_omega"] = rng.choice([0.05, 0.5, 1])
         arguments["radius"] = rng.choice([None, 0.1, 5.0])
         if name == "MetricConv2d" and rng.random() < 0.3:
             arguments |= {"ball": "geodesic", "steps": rng.choice([None, 1, 3]), "smooth": rng.choice([0, 1, 2])}

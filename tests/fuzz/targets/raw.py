@@ -6,8 +6,8 @@ import random
 import torch
 from torch import Tensor
 
-from metricconv.metrics import PARAMETRIZATIONS, Parametrization
-from raw_parameters import EXTREMES, assert_sound, field
+from metricconv.metrics import Parametrization
+from raw_parameters import ELLIPSOIDS, EXTREMES, assert_sound, field
 
 __all__ = ["Case", "check", "make"]
 
@@ -56,7 +56,7 @@ class Case:
 def make(seed: int) -> Case:
     """Return the case of a seed."""
     rng = random.Random(seed)
-    cls = rng.choice(list(PARAMETRIZATIONS.values()))
+    cls = rng.choice(list(ELLIPSOIDS.values()))
     dim = rng.choice([1, 2, 2, 3, 3, 4])
     options = {"dim": dim, "eps_omega": rng.choice([0.02, 0.1, 0.5, 0.9, 1]), "detach_factor": rng.random() < 0.5}
     if "frame" in {f.name for f in dataclasses.fields(cls)}:

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from ... import _checks
 from .. import _symmetric
-from .base import _TRACE_FLOOR, Parametrization, absolute, check_identity_exists
+from .base import absolute, check_identity_exists
+from .ellipsoid import _TRACE_FLOOR, EllipsoidParametrization
 
 __all__ = ["Cholesky"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cholesky(Parametrization):
+class Cholesky(EllipsoidParametrization):
     """Cholesky factor: M = LLᵀ + δ tr(LLᵀ) I for L lower triangular with diagonal |L_ii| + ε_L; δ = 10⁻⁴.
 
     Channels: L row by row, then ω. In 2-D: (L_yy, L_xy, L_xx, ω_y, ω_x).
@@ -25,7 +26,7 @@ class Cholesky(Parametrization):
         λ_min(M) ≥ λ_1 + δ(λ_2 + … + λ_d) ≥ d (δ^{d−1} λ_1⋯λ_d)^{1/d} ≥ d δ^{1−1/d} ε_L².
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrization``, with defaults 2, 0.1 and False.
+        dim, eps_omega, detach_factor: as in ``EllipsoidParametrization``, with defaults 2, 0.1 and False.
         eps_L: ε_L, in (0, 1), the lower bound of the diagonal of L (default 0.01). Smaller values allow larger balls.
 
     >>> cholesky = Cholesky()

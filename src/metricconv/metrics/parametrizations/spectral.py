@@ -10,7 +10,8 @@ from torch import Tensor
 from ... import _checks
 from .. import _symmetric
 from .._frames import Frame, frame_of
-from .base import _TRACE_FLOOR, Parametrization, absolute, check_identity_exists, constants
+from .base import absolute, check_identity_exists, constants
+from .ellipsoid import _TRACE_FLOOR, EllipsoidParametrization
 
 __all__ = ["Spectral", "Spectral6", "Spectral7"]
 
@@ -19,13 +20,13 @@ _EIGENVALUE_FLOOR = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectral(Parametrization):
+class Spectral(EllipsoidParametrization):
     """Base class of spectral parametrizations: M = Σ λ_k r_k r_kᵀ for a frame (r_k) and eigenvalues λ_k > 0.
 
     Channels: those of the frame, those of the eigenvalues, then ω.
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrization``.
+        dim, eps_omega, detach_factor: as in ``EllipsoidParametrization``.
         frame: representation of the frame. ``"vector"`` (2-D only): a vector r with r_1 = r/|r| and r_2 orthogonal to
             it, and a round ball at r = 0; 2 channels. ``"skew"``: exp(S) for S skew-symmetric, d(d−1)/2 channels.
             ``"givens"``: planar rotations by d(d−1)/2 angles. ``"qr"``: the orthonormal factor of a matrix, d²
@@ -92,7 +93,7 @@ class Spectral6(Spectral):
     Channels: the frame, d eigenvalues, ω. In 2-D: (r_y, r_x, λ_1, λ_2, ω_y, ω_x). λ_min(M) ≥ ε_L.
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrization``.
+        dim, eps_omega, detach_factor: as in ``EllipsoidParametrization``.
         frame: representation of the frame (r_k), as in ``Spectral``.
         eps_L: ε_L, in (0, 1), the lower bound of the eigenvalues (default 0.01). Smaller values allow larger balls.
 
@@ -139,7 +140,7 @@ class Spectral7(Spectral):
     the scale s, ω. In 2-D: (r_y, r_x, λ_1, λ_2, s, ω_y, ω_x). λ_min(M) ≥ ε s_min.
 
     Args:
-        dim, eps_omega, detach_factor: as in ``Parametrization``.
+        dim, eps_omega, detach_factor: as in ``EllipsoidParametrization``.
         frame: representation of the frame (r_k), as in ``Spectral``.
         s_min: lower bound of the scale s̃, positive (default 0.1). Smaller values allow larger balls.
         s_max: upper bound of the scale s̃ (default 1.5).

@@ -44,6 +44,7 @@ from ...metrics import Randers, Riemannian
 from ...metrics.flow import FlowField, smoothed
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ...supports.base import kernel_cells
+from ..displacements import Displacements
 from ..problem import TRANSFORMS_UNSUPPORTED, Problem, transforms_active
 
 name = "cpu"
@@ -56,7 +57,7 @@ description = (
 _INSTALLED = importlib.util.find_spec("numba") is not None
 _KINDS = {
     TangentBall: "ball", GeodesicBall: "geodesic", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated",
-    Grid: "grid",
+    Grid: "grid", Displacements: "deformable",
 }  # fmt: skip
 
 # Addresses are 32-bit integers.
@@ -196,6 +197,6 @@ def _stencil(problem: Problem) -> Tensor:
     if isinstance(support, TangentBall):
         stencil = support.stencil
         return torch.cat([stencil.directions, stencil.radii.unsqueeze(1)], 1).to(x.device)
-    spacing = support.spacing if isinstance(support, Grid) else support.dilation
+    spacing = support.spacing if isinstance(support, Grid | Displacements) else support.dilation
     cells = kernel_cells(support.kernel_size, spacing, like=x.to(_compute_dtype(x))).view(-1, support.dim)
     return torch.cat([cells, torch.ones_like(cells[:, :1])], 1)

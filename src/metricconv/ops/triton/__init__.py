@@ -21,6 +21,7 @@ from ..._interpolation import FARTHEST
 from ...metrics import Metric, Parametrization, Randers, Riemannian
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
+from ..displacements import Displacements
 from ..problem import TRANSFORMS_UNSUPPORTED, Problem, transforms_active
 from .device_constants import device_constant
 
@@ -36,7 +37,10 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _MAX_FIELDS = 65535  # programs along the second and the third axis of a launch
 _MAX_NODES = 2**27  # of a geodesic field: twelve values each, 32-bit addresses
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_KINDS = {TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid"}
+_KINDS = {
+    TangentBall: "ball", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated", Grid: "grid",
+    Displacements: "deformable",
+}  # fmt: skip
 
 # How many components come first when a 1-D support is extended to 2-D; they are 0, so that no sample moves along y.
 _ADDED_COMPONENTS = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
@@ -79,7 +83,7 @@ def run(problem: Problem) -> Tensor:
     if isinstance(support, GeodesicBall):
         return _run_geodesic(problem, support)
     table = _table(support.stencil, problem.input.device) if isinstance(support, TangentBall) else None
-    spacing = support.spacing if isinstance(support, Grid) else tuple(map(float, support.dilation))
+    spacing = support.spacing if isinstance(support, Grid | Displacements) else tuple(map(float, support.dilation))
     return _convolve(problem, _KINDS[type(support)], support.tensors(), spacing, table)
 
 

@@ -12,7 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...metrics import Cholesky, Metric, Parametrization, Randers, Riemannian, Spectral6, Spectral7
+from ...metrics import (
+    Cholesky,
+    EllipsoidParametrization,
+    Metric,
+    Parametrization,
+    Randers,
+    Riemannian,
+    Spectral6,
+    Spectral7,
+)
 from ...metrics._frames import _SHORTEST_VECTOR
 from ...metrics.parametrizations import _EIGENVALUE_FLOOR, _SATURATION, _SQUARED_NORM_FLOOR, _TRACE_FLOOR
 from ..operators import register_backward, register_operator
@@ -48,6 +57,7 @@ def parametrize(
         low, high = parametrization.s_min, parametrization.s_max
     else:
         low = high = parametrization.eps_L  # type: ignore[attr-defined]
+    assert isinstance(parametrization, EllipsoidParametrization)
     has_drift = parametrization.eps_omega < 1
     asymmetry, detached = parametrization.max_asymmetry, parametrization.detach_factor
     start = None if start is None else start.to(raw.device).contiguous()
