@@ -33,7 +33,7 @@ __all__ = ["BUNDLED", "Explorer", "ExplorerSettings", "MAX_PIXELS", "MAX_SIDE", 
 
 # Images of scikit-image, and the initial pixel, (y, x) as fractions of the size.
 BUNDLED = {
-    "camera": (0.29, 0.46),
+    "camera": (0.372, 0.333),
     "astronaut": (0.33, 0.52),
     "coins": (0.42, 0.37),
     "coffee": (0.45, 0.40),

@@ -66,7 +66,8 @@ class Handlers:
             properties: dict[str, object] = {"layer": settings.layer, "metric group": settings.group}
         else:
             # Adding 0 turns −0 into 0.
-            properties = {name: f"{round(value, 6) + 0.0:.3g}" for name, value in self.explorer.properties(settings, point).items()}
+            values = self.explorer.properties(settings, point)
+            properties = {name: f"{round(value, 6) + 0.0:.3g}" for name, value in values.items()}
         shown = draw.with_balls(enlarged, image.shape, balls)
         return shown, draw.close_up(image, balls), _table(point, properties)
 

@@ -38,6 +38,7 @@ _CSS = """
 footer {display: none !important}
 @media (max-width: 800px) {#layout {flex-direction: column-reverse !important}}
 """
+_SHOWN: dict[str, Any] = {"interactive": False, "format": "jpeg", "buttons": [], "height": 430}
 _INTRO = """# metricconv explorer
 Each pixel is averaged over the **unit ball** of a metric computed from the image. **Click a pixel** to see its ball:
 <b style="color:#2b8fd0">tangent</b> (metric constant around the pixel) or <b style="color:#c98500">geodesic</b> (metric
@@ -77,9 +78,7 @@ def build(model: nn.Module | None = None) -> gr.Blocks:
                     with gr.Column(min_width=280):
                         shown = _image("click a pixel", "shown")
                     with gr.Column(min_width=280):
-                        filtered = gr.ImageSlider(
-                            label="filtered", elem_id="filtered", interactive=False, format="jpeg", buttons=[], height=430
-                        )
+                        filtered = gr.ImageSlider(label="filtered", elem_id="filtered", **_SHOWN)
                 with gr.Row(equal_height=True):
                     with gr.Column(min_width=280):
                         close = _image("close-up", "close")
@@ -160,7 +159,7 @@ def _free(port: int) -> bool:
 
 
 def _image(label: str, name: str) -> gr.Image:
-    return gr.Image(label=label, elem_id=name, interactive=False, format="jpeg", buttons=[], height=430)
+    return gr.Image(label=label, elem_id=name, **_SHOWN)
 
 
 def _controls(model: nn.Module | None) -> dict[str, Any]:
