@@ -16,7 +16,9 @@ EVERY: list[Parametrization] = [cls(dim=dim) for cls in (Asymmetric, Orthant, Ha
 EVERY += [Orthant(p=math.inf), Orthant(dim=3, p=1), HalfSpace(p=math.inf), HalfSpace(half_spaces=12)]
 EVERY += [Asymmetric(dim=3, frame="skew", s_min=0.01)]
 
-every = pytest.mark.parametrize("parametrization", EVERY, ids=str)
+every = pytest.mark.parametrize(
+    "parametrization", [pytest.param(p, id=str(p), marks=[pytest.mark.slow] * (p.dim == 4)) for p in EVERY]
+)
 planar = pytest.mark.parametrize("parametrization", [Asymmetric(), Orthant(), HalfSpace()], ids=str)
 
 
@@ -41,7 +43,7 @@ def awkward(parametrization: Parametrization, pixels: int) -> Tensor:
 
 
 @every
-@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.settings(max_examples=6, deadline=None)
 @hypothesis.given(data=st.data())
 def test_metrics_are_sound_for_all_finite_parameters(parametrization, data):
     values = (

@@ -15,7 +15,7 @@ from shapes import CLOSED, KINDS, make_shape
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 closed = pytest.mark.parametrize("kind", CLOSED)
-dims = pytest.mark.parametrize("dim", [1, 2, 3, 4])
+dims = pytest.mark.parametrize("dim", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 
 
 @kinds
