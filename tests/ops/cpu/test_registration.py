@@ -179,7 +179,7 @@ def test_cache_folder_is_the_first_writable_candidate(monkeypatch: pytest.Monkey
 
 
 def test_kernels_compile_without_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "cache_folder", lambda: None)
+    monkeypatch.setattr(jit, "cache_folder", lambda package: None)
     assert jit.compiled(lambda n: n + 1)(1) == 2
 
 

@@ -25,7 +25,7 @@ _OPTIONS: dict[str, Any] = {
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile a kernel on its first call and cache the machine code on disk."""
-    folder = cache_folder()
+    folder = cache_folder(Path(function.__code__.co_filename).parent)
     if folder is None:
         return numba.njit(**_OPTIONS, **options)(function)
     with _compat.use_numba_cache_dir(folder):
@@ -49,20 +49,23 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def cache_folder() -> Path | None:
-    """Return the folder of the machine code, or None if no candidate can be written.
+def cache_folder(package: Path | None = None) -> Path | None:
+    """Return the folder of the machine code of a package's kernels (default: ops/cpu), or None if none can be written.
 
     Candidates are NUMBA_CACHE_DIR, the folder of the source and the user's cache folder. The name contains a hash of
-    the source of all kernels and of the constants compiled into them: numba checks only the file of the kernel it loads
-    for changes, not the files of the functions that this calls, and fails on caches of earlier versions.
+    the source of all kernels of the package and of ops/cpu, and of the constants compiled into them: numba checks only
+    the file of the kernel it loads for changes, not the files of the functions that this calls, and fails on caches of
+    earlier versions.
     """
     constants = [Path(str(module.__file__)) for module in (_interpolation, base, flow)]
-    sources = [*sorted(Path(__file__).parent.glob("*.py")), *constants]
+    here = Path(__file__).parent
+    package = package or here
+    sources = [*sorted(path for folder in {here, package} for path in folder.glob("*.py")), *constants]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     given = _compat.numba_cache_dir()
     parents = [Path(given)] if given else []
-    for parent in (*parents, Path(__file__).parent / "__pycache__", Path(home) / "metricconv"):
+    for parent in (*parents, package / "__pycache__", Path(home) / "metricconv"):
         folder = parent / f"cpu-{digest}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
