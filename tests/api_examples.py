@@ -164,8 +164,10 @@ _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     **{f"filters.{name}": lambda: {"image": image(9, 9)} for name in ("box_filter", "dilated_filter")},
     "filters.interpolated_filter": lambda: {"image": image(9, 9)},
     "filters.random_deformable_filter": lambda: {"image": image(9, 9)},
+    "filters.anisotropic_diffusion": lambda: {"image": image(9, 9)},
     "filters.tangent_filter": lambda: {"image": image(9, 9), "samples": 3},
     "filters.geodesic_filter": lambda: {"image": image(9, 9), "samples": 3},
+    "AnisotropicDiffusion": {},
     **{f"{name}Filter": {} for name in ("Box", "Dilated", "Interpolated", "RandomDeformable", "Tangent", "Geodesic")},
     **{f"large.{name}_filter": {"image": _dask} for name in ("box", "dilated", "interpolated")},
     **{f"large.{name}_filter": {"image": _dask, "samples": 3} for name in ("tangent", "geodesic")},
@@ -190,6 +192,10 @@ METHODS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "DeformableConv2d.forward": (
         mc.nn.DeformableConv2d(2, 2, 3, padding=1, padding_mode="circular").forward,
         lambda: {"x": image(1, 2, 6, 6)},
+    ),
+    "AnisotropicDiffusion.forward": (
+        mc.filters.AnisotropicDiffusion(0.1).forward,
+        lambda: {"images": image(1, 2, 6, 6)},
     ),
     "BoxFilter.forward": (mc.filters.BoxFilter(3).forward, lambda: {"images": image(1, 2, 6, 6)}),
     "Cholesky.__call__": (mc.metrics.Cholesky().__call__, lambda: {"raw": image(1, 1, 5, 6, 6)}),

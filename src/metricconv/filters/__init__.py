@@ -10,8 +10,10 @@ is accurate enough and takes half the time and memory. All channels are filtered
 """
 
 from ._balls import geodesic_filter, tangent_filter
+from ._diffusion import anisotropic_diffusion
 from ._grids import box_filter, dilated_filter, interpolated_filter
 from ._modules import (
+    AnisotropicDiffusion,
     BoxFilter,
     DilatedFilter,
     GeodesicFilter,
@@ -22,12 +24,14 @@ from ._modules import (
 from ._random import random_deformable_filter
 
 __all__ = [
+    "AnisotropicDiffusion",
     "BoxFilter",
     "DilatedFilter",
     "GeodesicFilter",
     "InterpolatedFilter",
     "RandomDeformableFilter",
     "TangentFilter",
+    "anisotropic_diffusion",
     "box_filter",
     "dilated_filter",
     "geodesic_filter",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..stencils import Stencil
 from ._balls import MetricSource, geodesic_filter, tangent_filter
+from ._diffusion import anisotropic_diffusion
 from ._grids import box_filter, dilated_filter, interpolated_filter
 from ._random import random_deformable_filter
 
@@ -123,3 +124,14 @@ class GeodesicFilter(_Filter):
     ) -> None:
         options = {"steps": steps, "smooth": smooth, "center": center, "padding_mode": padding_mode}
         super().__init__(geodesic_filter, samples=samples, metric=metric, stencil=stencil, **options)
+
+
+class AnisotropicDiffusion(_Filter):
+    """Module of ``anisotropic_diffusion`` with the same arguments, for batches (B, C, *spatial).
+
+    >>> AnisotropicDiffusion(time=0.1, rounds=1)(torch.ones(2, 1, 4, 4)).shape
+    torch.Size([2, 1, 4, 4])
+    """
+
+    def __init__(self, time: float = 0.5, metric: MetricSource = "structure", *, rounds: int = 4) -> None:
+        super().__init__(anisotropic_diffusion, time=time, metric=metric, rounds=rounds)
