@@ -179,9 +179,10 @@ def _introduction(rows: Sequence[Row]) -> str:
         "parentheses; in square brackets, the paper's value. Each method is reported at the multiplier (×: predictor "
         "learning rate / base learning rate) with the best mean accuracy on held-out training images, or on test "
         "images if none were held out. If some multipliers were run with several seeds, those with one seed are not "
-        "considered. A metric has 7 parameters per pixel where kernel weights are learned (LKW) and 6 where they are "
-        "fixed (FKW), unless its row states otherwise. The paper trains for 240 epochs; its values are comparable "
-        "only with rows of the same schedule.\n\n"
+        "considered. Seeds with several multipliers, which select, are not reported if there are others. A metric has "
+        "7 parameters per pixel where kernel weights are learned (LKW) and 6 where they are fixed (FKW), unless its "
+        "row states otherwise. The paper trains for 240 epochs; its values are comparable only with rows of the same "
+        "schedule.\n\n"
         f"{hardware}; torch {torch}; {when}. Rows are written by `classify` and `classify-sweep`, this page by "
         "`metricconv report`."
     )
@@ -311,7 +312,7 @@ def _cell(runs: Sequence[Row], value: str, paper: published.Number | None) -> st
     printed = ""
     if paper is not None:
         printed = f" [{paper[0]:.2f}{'' if paper[1] is None else f' ± {paper[1]:.2f}'}]"
-    best = best_rows(runs)
+    best = fixed.reported(runs, best_rows(runs))
     multiplier = best[0]["multiplier"]
     return (
         median_and_deviation([100 * float(row[value]) for row in best])
