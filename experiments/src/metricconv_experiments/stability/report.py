@@ -115,15 +115,19 @@ def _page(rows: Sequence[Row], found: dict[Group, list[float]]) -> list[str]:
         "![accuracy by multiplier and by motion, and gradients by step](stability.png)",
         "## First steps",
         f"Largest gradient norm of a predictor over {first['steps']} steps and all layers, largest distance of a "
-        "sample from its pixel, pixels that a step moves a sample (root mean square, mean of the first 20 steps), and "
-        "training loss of the last 10 steps: medians over seeds, with the range.",
+        "sample from its pixel, pixels that a step moves a sample (root mean square, median of the first 20 steps), "
+        "and training loss of the last 10 steps: medians over seeds, with the range.",
         _first_steps(rows, multipliers),
         "Before version 0.2, geodesic balls were not limited. Where some balls become large, their geodesics cross "
         "pixels with different metrics in steps of up to ten pixels, and the derivative of a sample by the metric "
         "grows with every pixel on its path. Such a gradient moves the predictor to where its outputs are saturated, "
-        "and there its gradient is almost zero. The limit, 1.5 pixels per integration step, keeps geodesics as short "
+        "and there its gradient is almost zero. This does not happen in every run of these few steps, as the ranges "
+        "show. The limit, 1.5 pixels per integration step, keeps geodesics as short "
         "as the integration can follow. It is a weighted mean of the predicted and the initial metric, so the start is "
         "unchanged. Tangent balls do not have this problem, because a sample depends on one metric only.",
+        "A multiplier means different things to different supports: at the start, a unit of a raw parameter changes "
+        "the radius of a ball by about a quarter, and a deformable offset by a pixel. The middle panel therefore "
+        "repeats the accuracies by the motion of the samples, measured in the first steps.",
         "## Setup",
         f"{first['network']} on {first['train_images']} training images of CIFAR-10, batches of {first['batch']}, SGD "
         f"with Nesterov momentum 0.9. Accuracies: the one-cycle schedule of [classification](../classification/"
@@ -175,5 +179,5 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    extent = f" ({min(values):.2g} to {max(values):.2g})" if len(values) > 1 else ""
-    return f"{statistics.median(values):.2g}{extent}"
+    extent = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
+    return f"{statistics.median(values):.3g}{extent}"

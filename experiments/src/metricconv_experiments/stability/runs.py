@@ -20,7 +20,7 @@ from ..classification.setting import Setting
 from ..results import Results, add_curve
 from .settings import CURVES, KEY, SUPPORTS, VALUES
 
-# Losses are means over these last steps, motions over these first ones.
+# Losses are means over these last steps, motions medians over these first ones.
 _LAST, _FIRST = 10, 20
 # Images on which supports are recorded.
 _PROBE = 16
@@ -43,7 +43,7 @@ def run(
             "train_loss": statistics.mean(float(point["train_loss"]) for point in curve[-_LAST:]),
             "gradient": max(float(point["gradient"]) for point in curve),
             "radius": max(float(point["radius"]) for point in curve),
-            "moved": statistics.mean(float(point["moved"]) for point in curve[:_FIRST]),
+            "moved": statistics.median(float(point["moved"]) for point in curve[:_FIRST]),
         }
         seconds = time.perf_counter() - start
         add_curve(results.path.with_name("curves.csv"), setting, curve, (*KEY, *CURVES), KEY)
