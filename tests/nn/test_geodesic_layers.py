@@ -51,6 +51,44 @@ def test_converted_network_starts_equal_and_then_differs_from_tangent_balls():
     assert not torch.allclose(geodesic(x), tangent(x), atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [
+        ({"kernel_size": 3}, 4.5),
+        ({"kernel_size": 3, "steps": 8}, 12.0),
+        ({"kernel_size": 7, "dilation": 2}, 12.0),
+        ({"kernel_size": 3, "parametrization": "cholesky"}, 4.5),
+    ],
+)
+def test_predicted_geodesic_balls_have_a_largest_radius(options, largest):
+    layer = MetricConv2d(4, 2, **options, ball="geodesic")
+    assert layer.parametrization is not None
+    raw = 8 * torch.randn(2, 1, layer.parametrization.channels, 16, 16)
+    metric = layer.make_support(raw).metric
+    assert metric.is_positive().all()
+    radius = mc.Riemannian(metric.M).bounding_radius
+    assert 0.9 * largest < radius.max() <= largest * (1 + 1e-5)
+    raw = torch.zeros(1, 1, layer.parametrization.channels, 4, 4)  # the initial metric is not changed
+    M = layer.make_support(raw).metric.M
+    identity = torch.tensor([1.0, 0.0, 1.0]).view(3, 1, 1).expand_as(M)
+    torch.testing.assert_close(M * layer.radius**2, identity, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("shift", [0.0, 6.0])
+def test_gradients_of_geodesic_layers_stay_moderate_where_large_balls_meet_small_ones(scale, shift):
+    """Without a largest radius, this ratio is up to 90; with tangent balls, up to 6."""
+    layer = MetricConv2d(4, 2, 3, padding=1, ball="geodesic")
+    torch.manual_seed(0)
+    raw = scale * torch.randn(2, 1, 7, 4, 4).repeat_interleave(4, -1).repeat_interleave(4, -2)
+    raw[:, :, 4] -= shift  # the scale of the eigenvalues: larger balls
+    raw.requires_grad_()
+    offsets = layer.make_support(raw).offsets()
+    direction = torch.randn_like(offsets)
+    (gradient,) = torch.autograd.grad(offsets, raw, direction)
+    assert gradient.norm() < direction.norm()
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_predictor_weights_and_input_have_gradients(stride):
     layer = randomize_predictors(MetricConv2d(4, 6, 3, stride, 1, ball="geodesic", metric_groups=2, modulation=True))

@@ -1,13 +1,14 @@
 """Tables from the CSV alone: medians, spreads, the best multiplier by held-out images, the paper's numbers beside."""
 
 import functools
-import statistics
 
 import pytest
 
-from metricconv_experiments.classification import grids, published, report
+from metricconv_experiments.classification import grids, published, report, summary
 from metricconv_experiments.classification.runs import Runner, RunOptions, run_all, table
-from metricconv_experiments.classification.setting import KEY, Setting
+from metricconv_experiments.classification.setting import KEY, METHODS, Setting
+from metricconv_experiments.classification.summary import selected
+from metricconv_experiments.results import text
 
 SHORT = {"recipe": "onecycle", "epochs": 6, "holdout": 5000, "precision": "bf16-mixed"}
 
@@ -38,9 +39,8 @@ def test_table_has_median_deviation_multiplier_and_published_number(results, tmp
     assert report.write_all(tmp_path) == ["classification.md", "sweep.png"]
     page = (tmp_path / "classification.md").read_text()
     assert "| standard |  | 71.00 ± 1.00 (3) [70.48 ± 0.29] |" in page
-    median = statistics.median([61, 62])
     fixed = "40.00 (1) ×0.1 [40.63 ± 0.79]"
-    assert f"| metric (Randers) | {fixed} | {median:.2f} ± 0.71 (2) ×0.1 [70.03 ± 0.45] |" in page
+    assert f"| metric (Randers) | {fixed} | 62.00 (1) ×0.1 [70.03 ± 0.45] |" in page
     assert "| metric (Randers), 4 groups |" in page and "| metric (Randers), the paper's initialization |" in page
     assert "[74.20 ± 0.58]" in page
     protocol = "CIFAR-100, resnet18, SGD (Nesterov), one cycle, 6 epochs, batch 128, rate 0.2, weight decay 0.0005"
@@ -285,3 +285,32 @@ def test_the_papers_numbers_are_as_printed():
     assert published.TOP5[published.Cell("cifar100", "shifted", "fixed", "transfer")] == (10.67, 2.21)
     assert published.ABLATION["resnet152", "metric-riemann"] == ((80.27, 0.43), (94.75, 0.23))
     assert published.Cell("cifar10", "standard", "fixed", "scratch") not in published.TOP1
+
+
+def run_of(seed, multiplier, held, top1=0.5):
+    return {"seed": str(seed), "multiplier": multiplier, "held_top1": str(held), "top1": str(top1)}
+
+
+def test_seeds_that_select_a_multiplier_are_not_reported():
+    runs = [run_of(0, "0.1", 0.6), run_of(0, "1", 0.7), run_of(1, "1", 0.2), run_of(2, "0.1", 0.9), run_of(2, "1", 0.3)]
+    assert {row["seed"] for row in selected(runs[:3])} == {"1"}
+    sweep = [run for run in runs if run["seed"] != "1"]  # every seed has every multiplier: the first one selects
+    assert [(row["seed"], row["multiplier"]) for row in selected(sweep)] == [("2", "1")]
+    alone = [run_of(0, "0.1", 0.6), run_of(0, "1", 0.7)]
+    assert selected(alone) == alone[1:]
+    plain = [run_of(seed, "0.1", 0.5) for seed in range(3)]
+    assert selected(plain) == plain
+
+
+def test_summary_compares_methods_on_the_seeds_that_they_share():
+    def rows(method, seeds):
+        setting = Setting(method=method, dataset="cifar10")
+        row = {name: text(value) for name, value in setting.key.items()}
+        return [row | {"seed": str(s), "top1": str(s / 10), "held_top1": ""} for s in seeds]
+
+    names = {method: method for method in METHODS}
+    three = [*rows("standard", (1, 2, 3)), *rows("deformable", (2, 3)), *rows("metric-randers", (2, 3, 4))]
+    line = summary.table([*three, *rows("metric-geodesic", (5,))], names, {"cifar10": "CIFAR-10"}).splitlines()[2]
+    assert line.startswith("| CIFAR-10, learned kernels; resnet18, 15 epochs, rate 0.1 | 25.00 ± 7.07 (2) | 25.00")
+    assert line.endswith("| 25.00 ± 7.07 (2) ×0.1 |  |")
+    assert summary.table(rows("standard", (1, 2)), names, {"cifar10": "CIFAR-10"}) == ""

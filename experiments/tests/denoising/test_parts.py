@@ -198,39 +198,50 @@ def test_non_local_means_use_the_true_sigma(monkeypatch):
         lambda *images, **parameters: sigmas.append(parameters["sigma"]) or non_local_means(*images, **parameters),
     )
     tunable = heuristic.TUNABLE["non_local_means"]
-    monkeypatch.setattr(heuristic, "TUNABLE", {"non_local_means": dataclasses.replace(tunable, grid={"h": (0.1, 0.2)})})
+    monkeypatch.setattr(
+        heuristic, "TUNABLE", {"non_local_means": dataclasses.replace(tunable, ranges={"h": (0.1, 0.2)})}
+    )
+    monkeypatch.setattr(heuristic, "TRIALS_PER_ROUND", 2)
     parameters = heuristic.tune(0.3, 0, "zeros", size=32)
-    assert sigmas == [0.3] * 6
+    assert sigmas == [0.3] * 18  # three images, three rounds of two trials
     (method,) = heuristic.tuned_methods(parameters, 0.25, "zeros")
     method.apply(np.zeros((16, 16), np.float32))
-    assert sigmas[6:] == [0.25] and method.parameters_text == f"sigma=0.25 h={parameters['non_local_means']['h']:g}"
+    assert sigmas[18:] == [0.25] and method.parameters_text == f"sigma=0.25 h={parameters['non_local_means']['h']:g}"
 
 
 @pytest.mark.parametrize("name", heuristic.TUNABLE)
-def test_filters_are_tuned_with_the_same_number_of_trials(name):
-    tunable = heuristic.TUNABLE[name]
-    assert len({tuple(trial.items()) for trial in tunable.trials()}) == heuristic.TRIALS
-    for values in tunable.grid.values():
-        steps = np.diff(np.log(values))
-        assert steps.min() > 0 and steps.max() < 1.5 * steps.min()
+def test_tuning_finds_an_optimum_in_the_same_number_of_trials_for_every_filter(name):
+    tunable, trials = heuristic.TUNABLE[name], []
+    optimum = {key: low * (high / low) ** 0.37 for key, (low, high) in tunable.ranges.items()}
+
+    def score(parameters):
+        trials.append(tuple(parameters.values()))
+        return -sum(abs(np.log(value / optimum[key])) for key, value in parameters.items())
+
+    best = tunable.tune(score)
+    assert len(trials) == heuristic.ROUNDS * heuristic.TRIALS_PER_ROUND == 192
+    assert tunable.at_edge(best) == []
+    for key, (low, high) in tunable.ranges.items():
+        assert abs(np.log(best[key] / optimum[key])) < 0.1 * np.log(high / low)
+        assert all(0.999 * low <= trial[list(best).index(key)] <= 1.001 * high for trial in trials)
 
 
 @pytest.mark.parametrize("name", heuristic.TUNABLE)
-def test_packaged_parameters_are_not_at_the_edge_of_their_grids(name):
+def test_packaged_parameters_are_not_at_the_edge_of_their_ranges(name):
     tuned = read_config("heuristic", None)["tuned"]
     assert set(tuned) == {"0.1", "0.3", "0.5"}
     for parameters in tuned.values():
         assert heuristic.TUNABLE[name].at_edge(parameters[name]) == []
 
 
-def test_values_at_the_edge_of_a_grid_are_reported(monkeypatch):
-    tunable = heuristic.Tunable("toy", "context", heuristic._gaussian, {"sigma": (0.5, 1, 20), "truncate": (3, 4, 5)})
+def test_values_at_the_edge_of_a_range_are_reported(monkeypatch):
+    tunable = heuristic.Tunable("toy", "context", heuristic._gaussian, {"sigma": (0.5, 20), "truncate": (3, 5)})
     assert tunable.at_edge({"sigma": 1, "truncate": 4}) == []
     assert tunable.at_edge({"sigma": 20, "truncate": 2}) == ["sigma", "truncate"]
     monkeypatch.setattr(heuristic, "TUNABLE", {"toy": tunable})
     monkeypatch.setattr(heuristic, "tune", lambda *_: {"toy": {"sigma": 0.5, "truncate": 4}})
     toml = heuristic.tuned_toml(0.1, 0, "zeros")
-    assert toml.endswith("toy = { sigma = 0.5, truncate = 4.0 } # at the edge of the grid: sigma")
+    assert toml.endswith("toy = { sigma = 0.5, truncate = 4.0 } # at the edge of the range: sigma")
     assert tomllib.loads(toml) == {"tuned": {"0.1": {"toy": {"sigma": 0.5, "truncate": 4.0}}}}
 
 

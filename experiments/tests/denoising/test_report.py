@@ -68,16 +68,17 @@ def test_diverged_runs_are_marked(root, tmp_path):
 
 def test_page_names_parameters_at_an_edge_and_other_tuning(tmp_path):
     rows = [row for row in read_table(COMMITTED / "tuned.csv") if row["method"] in ("Gaussian", "total variation")]
-    grid = heuristic.TUNABLE["gaussian"].grid["sigma"]
-    for row in rows:
-        row["filter_parameters"] = f"weight={heuristic.TUNABLE['total_variation'].grid['weight'][300]:g}"
-        if row["method"] == "Gaussian":
-            row["filter_parameters"] = f"sigma={grid[-1] if row['sigma'] == '0.5' else grid[9]:g}"
     write_table(tmp_path / "tuned.csv", rows)
     write_tuned(tmp_path)
     page = (tmp_path / "tuned.md").read_text()
-    assert "with 729 trials per filter" in page and "Not tuned" not in page
-    assert "At the edge of their grids: Gaussian, sigma at σ = 0.5." in page
+    assert "with 192 trials per filter" in page and "Not tuned" not in page and "No value is at the edge" in page
+    for row in rows:
+        if row["method"] == "Gaussian" and row["sigma"] == "0.5":
+            row["filter_parameters"] = f"sigma={heuristic.TUNABLE['gaussian'].ranges['sigma'][1]:g}"
+    write_table(tmp_path / "tuned.csv", rows)
+    write_tuned(tmp_path)
+    page = (tmp_path / "tuned.md").read_text()
+    assert "At the edge of their ranges: Gaussian, sigma at σ = 0.5." in page
     rows[0]["filter_parameters"] = "sigma=0.123456"
     write_table(tmp_path / "tuned.csv", rows)
     write_tuned(tmp_path)

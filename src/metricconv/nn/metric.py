@@ -9,15 +9,30 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._deprecation import renamed_arguments
-from ..metrics import PARAMETRIZATIONS, EllipsoidParametrization, Metric, Parametrization, image_metric
+from ..metrics import (
+    PARAMETRIZATIONS,
+    AsymmetricQuadratic,
+    EllipsoidParametrization,
+    Metric,
+    Parametrization,
+    Randers,
+    Riemannian,
+    _symmetric,
+    image_metric,
+)
 from ..metrics.flow import metric_padding
 from ..ops import parametrize
 from ..ops.problem import OutputGrid
 from ..stencils import STENCILS, Stencil, square_onion
 from ..supports import GeodesicBall, Rays, Support, TangentBall
+from ..supports.geodesic import default_steps
 from .base import AdaptiveConv, AdaptiveOptions
 
 __all__ = ["MetricConv", "MetricConv1d", "MetricConv2d", "MetricConv3d", "MetricOptions"]
+
+# Largest radius of the balls of a predicted M from which geodesic balls are computed: pixels per integration step, and
+# at least a multiple of the initial radius.
+_PIXELS_PER_STEP, _LEAST_GROWTH = 1.5, 2.0
 
 
 class MetricOptions(AdaptiveOptions, total=False):
@@ -59,7 +74,9 @@ class MetricConv(AdaptiveConv):
             the input's size is interpolated at the centers of the output pixels, also if a strided output happens to
             have the same size. It is neither in ``state_dict`` nor among the parameters.
         ball: "tangent" (default), from the metric at each pixel alone, or "geodesic", from the metric around each
-            pixel. Both start equal, as the identity metric is constant.
+            pixel. Both start equal, as the identity metric is constant. The balls of M of a predicted metric are then
+            limited to a radius of 1.5 pixels per step, or 2·``radius`` if that is larger: through longer steps,
+            gradients grow exponentially where the metric differs from pixel to pixel, and training collapses.
         steps: integration steps per ray of a geodesic ball; see ``GeodesicBall``.
         smooth: how many times the metric is smoothed before geodesic balls are computed (default 1); see
             ``GeodesicBall``.
@@ -161,7 +178,7 @@ class MetricConv(AdaptiveConv):
         metric = parametrize(
             self.parametrization, predicted, self.identity, self.geometry_gain, self.radius, backend=self.backend
         )
-        return self._unit_balls(metric)
+        return self._unit_balls(metric if self.rays is None else self._limited(metric))
 
     def predict_support(self, x: Tensor) -> tuple[Support, Tensor | None]:
         """Return the unit balls of all output pixels, and the modulation (B, G, P, *out) or None."""
@@ -204,6 +221,20 @@ class MetricConv(AdaptiveConv):
             stride=self.stride,
             padding_mode=metric_padding(self.padding_mode),
         )
+
+    def _limited(self, metric: Metric) -> Metric:
+        """Return the weighted mean of a metric and the initial one for which no ball of M exceeds the largest radius.
+
+        Metrics without M, of boxes and polygons, are returned unchanged. With a = (radius / largest radius)², this is (1 − a)M + aI/radius² and (1 − a)ω, which is positive if (M, ω) is.
+        """
+        if not isinstance(metric, Riemannian | Randers | AsymmetricQuadratic):
+            return metric
+        steps = default_steps(self.kernel_size) if self.steps is None else self.steps
+        largest = max(_PIXELS_PER_STEP * steps, _LEAST_GROWTH * self.radius)
+        share = (self.radius / largest) ** 2
+        tensors = {name: (1 - share) * field for name, field in metric.tensors().items()}
+        tensors["M"] = tensors["M"] + _symmetric.identity(tensors["M"]) / largest**2
+        return type(metric)(**tensors)
 
     def _metric_of(self, x: Tensor) -> Metric:
         """Return the given metric, or the one computed from the input, at the output pixels."""

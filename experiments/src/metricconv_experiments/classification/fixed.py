@@ -1,7 +1,6 @@
 """Tables of fixed kernels: accuracies with γ = 1 and γ = 0, and paired differences to a control without geometry."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 
 from ..results import markdown_table
@@ -9,14 +8,6 @@ from ..results import markdown_table
 Row = dict[str, str]
 
 CONTROL = "no geometry"
-
-
-def reported(runs: Sequence[Row], best: Sequence[Row]) -> list[Row]:
-    """Return the runs ``best``, without those of seeds that have runs at several multipliers, if there are others."""
-    multipliers = defaultdict(set)
-    for row in runs:
-        multipliers[row["seed"]].add(row["multiplier"])
-    return [row for row in best if len(multipliers[row["seed"]]) == 1] or list(best)
 
 
 def table(runs: dict[str, dict[str, list[Row]]]) -> str:

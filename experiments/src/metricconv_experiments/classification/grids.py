@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..results import Results, text
-from .networks import NARROW
+from .networks import SMALL
 from .runs import Phase
 from .setting import KEY, Setting
 
@@ -44,8 +44,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 # Defaults of the grid of fixed kernels, which is small enough for a CPU.
 FIXED = {
-    "network": NARROW, "weights": "fixed", "recipe": "onecycle", "epochs": 5, "batch": 64, "lr": 0.1,
-    "train_images": 6000, "holdout": 1000,
+    "network": SMALL, "weights": "fixed", "recipe": "onecycle", "epochs": 4, "batch": 64, "lr": 0.1,
+    "train_images": 3000, "holdout": 1000,
 }  # fmt: skip
 # Its methods; the last one is the control without geometry.
 FIXED_METHODS: tuple[dict[str, Any], ...] = (

@@ -36,9 +36,15 @@ LABELS = {
 
 
 class NarrowResNet(nn.Module):
-    """ResNet-18 of the given width: torchvision's, with ``width`` instead of 64 channels in its first stage."""
+    """A ResNet of basic blocks as torchvision's, with ``width`` instead of 64 channels in its first stage.
 
-    def __init__(self, classes: int, width: int) -> None:
+    Args:
+        classes: number of classes.
+        width: channels of the first stage; every other stage has twice as many as the stage before it.
+        blocks: blocks of each of the four stages: 2 for ResNet-18, 1 for ResNet-10.
+    """
+
+    def __init__(self, classes: int, width: int, blocks: int = 2) -> None:
         super().__init__()
         basic_block = import_torchvision("torchvision.models").resnet.BasicBlock
         self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
@@ -49,7 +55,8 @@ class NarrowResNet(nn.Module):
             outside, stride = width * 2**stage, 1 + (stage > 0)
             shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
             first = basic_block(inside, outside, stride, shortcut if stage else None)
-            self.add_module(f"layer{stage + 1}", nn.Sequential(first, basic_block(outside, outside)))
+            others = [basic_block(outside, outside) for _ in range(1, blocks)]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(first, *others))
             inside = outside
         self.fc = nn.Linear(inside, classes)
         for module in self.modules():
@@ -71,12 +78,14 @@ def _resnet(name: str) -> Callable[[int], nn.Module]:
     return make
 
 
-# ResNet-18 with an eighth of the channels, for small studies.
-NARROW = "resnet18-width8"
+# ResNets with an eighth of the channels, for small studies. The second one is for a CPU: it has one block per stage,
+# and its stem has stride 2.
+NARROW, SMALL = "resnet18-width8", "resnet10-width8"
 # Functions that return a ResNet (conv1, maxpool, layer1 to layer4, fc) with the given number of classes.
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     **{name: _resnet(name) for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")},
     NARROW: lambda classes: NarrowResNet(classes, 8),
+    SMALL: lambda classes: NarrowResNet(classes, 8, blocks=1),
 }
 
 
@@ -93,7 +102,7 @@ def build(setting: Setting, classes: int, channels: int = 3, pretrained: dict[st
     model = NETWORKS[_checks.one_of(setting.network, NETWORKS, "network")](classes)
     conv1 = model.get_submodule("conv1")
     assert isinstance(conv1, nn.Conv2d)
-    stem = nn.Conv2d(channels, conv1.out_channels, 3, padding=1, bias=False)
+    stem = nn.Conv2d(channels, conv1.out_channels, 3, 2 if setting.network == SMALL else 1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     model.add_module("conv1", stem)
     model.add_module("maxpool", nn.Identity())

@@ -10,9 +10,10 @@ from typing import Any
 from metricconv._files import writing
 
 from ..results import markdown_table, read_rows, text, write_markdown
-from . import fixed, published
+from . import fixed, published, summary
 from .networks import start_label
 from .setting import METHODS, PROTOCOL, Setting
+from .summary import selected
 
 Row = dict[str, str]
 
@@ -58,7 +59,7 @@ def write_all(folder: Path) -> list[str]:
     if not rows:
         return []
     _check(folder / "runs.csv", rows)
-    parts = ["# Classification", _introduction(rows)]
+    parts = ["# Classification", *_summary(rows), _introduction(rows)]
     controlled = _controlled(rows)
     others = [row for row in rows if not any(row in some for some in controlled)]
     for title, datasets in (("Table 3", ("mnist", "fashion-mnist")), ("Table 4", ("cifar10", "cifar100"))):
@@ -71,6 +72,18 @@ def write_all(folder: Path) -> list[str]:
         written.append("sweep.png")
     write_markdown(folder / "classification.md", *parts)
     return written
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    """Return the summary over seeds that all methods share, if there are enough methods."""
+    table = summary.table(rows, NAMES, DATASETS)
+    explained = (
+        "Test accuracy after the last epoch: mean ± standard deviation over seeds, and their number: the seeds that "
+        "all methods share, if these are several. The multiplier (×) of each method is selected on held-out images by "
+        "a seed that is not reported, if others were run. Stages 2 to 4 have replaced convolutions. For fixed kernels, "
+        "the column of standard convolutions is a control without geometry: box filters."
+    )
+    return ["## Summary", explained, table, "## Details"] * bool(table)
 
 
 def _check(path: Path, rows: Iterable[Row]) -> None:
@@ -95,19 +108,6 @@ def label(row: Row, names: Iterable[str] = _VARIANT) -> str:
         if row[name] not in (text(default[name]), "")
     ]
     return ", ".join([NAMES[row["method"]], *changed])
-
-
-def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs, one per seed, with the learning-rate multiplier that is best on held-out images.
-
-    Without held-out images, test accuracy is used. If some multipliers were run several times, only these are compared.
-    """
-    by_multiplier = defaultdict(list)
-    for row in rows:
-        by_multiplier[row["multiplier"]].append(row)
-    enough = min(max(map(len, by_multiplier.values())), 2)
-    several = [some for some in by_multiplier.values() if len(some) >= enough]
-    return max(several, key=lambda some: statistics.mean(_score(row) for row in some))
 
 
 def median_and_deviation(values: Sequence[float], digits: int = 2) -> str:
@@ -177,11 +177,11 @@ def _introduction(rows: Sequence[Row]) -> str:
     return (
         "Test accuracy after the last epoch in percent: median ± standard deviation over seeds, and their number in "
         "parentheses; in square brackets, the paper's value. Each method is reported at the multiplier (×: predictor "
-        "learning rate / base learning rate) with the best mean accuracy on held-out training images, or on test "
-        "images if none were held out. If some multipliers were run with several seeds, those with one seed are not "
-        "considered. A metric has 7 parameters per pixel where kernel weights are learned (LKW) and 6 where they are "
-        "fixed (FKW), unless its row states otherwise. The paper trains for 240 epochs; its values are comparable "
-        "only with rows of the same schedule.\n\n"
+        "learning rate / base learning rate) that is best on held-out training images, or on test images if none were "
+        "held out, for the seeds with the most multipliers. These seeds are not reported if there are others. A metric "
+        "has 7 parameters per pixel where kernel weights are learned (LKW) and 6 where they are fixed (FKW), unless "
+        "its row states otherwise. The paper trains for 240 epochs; its values are comparable only with rows of the "
+        "same schedule.\n\n"
         f"{hardware}; torch {torch}; {when}. Rows are written by `classify` and `classify-sweep`, this page by "
         "`metricconv report`."
     )
@@ -225,7 +225,7 @@ def _fixed(controlled: Iterable[Sequence[Row]]) -> list[str]:
             gammas = sorted({row["zero_gamma"] for row in same})
             groups = {gamma: [row for row in same if row["zero_gamma"] == gamma] for gamma in gammas}
             title = fixed.CONTROL if same[0]["method"] == "standard" else name
-            runs[title] = {gamma: fixed.reported(group, best_rows(group)) for gamma, group in groups.items()}
+            runs[title] = {gamma: selected(group) for gamma, group in groups.items()}
         start = start_label(some[0]["start"], DATASETS[some[0]["dataset"]])
         parts += [
             f"## Fixed kernels: {_describe(some[0])}, {start}, stages {some[0]['layers']}",
@@ -311,7 +311,7 @@ def _cell(runs: Sequence[Row], value: str, paper: published.Number | None) -> st
     printed = ""
     if paper is not None:
         printed = f" [{paper[0]:.2f}{'' if paper[1] is None else f' ± {paper[1]:.2f}'}]"
-    best = best_rows(runs)
+    best = selected(runs)
     multiplier = best[0]["multiplier"]
     return (
         median_and_deviation([100 * float(row[value]) for row in best])

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ SAMPLES = 11
 EPS_OMEGAS = (1.0, 0.5, 0.1)
 # Scale of the Gaussian derivatives that are the gradient "of a smoothed image", in pixels.
 SMOOTHING = 1.5
-# Trials to tune a filter: the same number for all filters, with 1, 2 or 3 parameters. 729 = 27² = 9³.
-TRIALS = 729
+# Trials to tune a filter: rounds of the same number of trials for all filters, with 1, 2 or 3 parameters: 64 = 8² = 4³.
+ROUNDS, TRIALS_PER_ROUND = 3, 64
 # Photographs included in scikit-image on which parameters are tuned. They are not used for evaluation.
 TUNED_ON = ("camera", "astronaut", "chelsea")
 
@@ -145,27 +145,33 @@ def _total_variation(image: np.ndarray, padding_mode: str, noise: float, **param
 
 @dataclasses.dataclass(frozen=True)
 class Tunable:
-    """A filter, the values that are tried for each of its parameters, and whether it uses the true σ."""
+    """A filter, the range of each of its parameters, and whether it uses the true σ."""
 
     name: str
     group: str
     apply: Callable[..., np.ndarray]
-    grid: Mapping[str, Sequence[float]]
+    ranges: Mapping[str, tuple[float, float]]
     uses_sigma: bool = False
 
-    def trials(self) -> list[dict[str, float]]:
-        """Return all combinations of the values."""
-        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-
     def at_edge(self, parameters: Mapping[str, float]) -> list[str]:
-        """Return the parameters whose value is at the edge of the grid or beyond: a better one may be there."""
-        return [name for name, values in self.grid.items() if not min(values) < parameters[name] < max(values)]
+        """Return the parameters whose value is at the edge of its range or beyond: a better one may be there."""
+        return [name for name, (low, high) in self.ranges.items() if not low < parameters[name] < high]
 
-
-def _grid(**ranges: tuple[float, float]) -> dict[str, tuple[float, ...]]:
-    """Return ``TRIALS`` combinations of logarithmically spaced values, as many of each parameter."""
-    count = round(TRIALS ** (1 / len(ranges)))
-    return {name: tuple(float(f"{value:.4g}") for value in np.geomspace(*ends, count)) for name, ends in ranges.items()}
+    def tune(self, score: Callable[[dict[str, float]], float]) -> dict[str, float]:
+        """Return the best parameters of ``ROUNDS`` grids; each one spans the cells around the best so far."""
+        count = round(TRIALS_PER_ROUND ** (1 / len(self.ranges)))
+        ranges, best, best_score = dict(self.ranges), dict[str, float](), -math.inf
+        for _ in range(ROUNDS):
+            grid = {name: np.geomspace(*ends, count) for name, ends in ranges.items()}
+            for values in itertools.product(*grid.values()):
+                trial = {name: float(f"{value:.4g}") for name, value in zip(grid, values, strict=True)}
+                if (found := score(trial)) > best_score:
+                    best, best_score = trial, found
+            for name, (low, high) in ranges.items():
+                spacing = (high / low) ** (1 / (count - 1))
+                least, most = self.ranges[name]
+                ranges[name] = max(best[name] / spacing, least), min(best[name] * spacing, most)
+        return best
 
 
 # The ranges include a margin on both sides of the best values at σ = 0.1, 0.3 and 0.5.
@@ -174,24 +180,24 @@ TUNABLE = {
         "UTB, tuned",
         "UTB",
         _gradient_balls,
-        _grid(iota=(0.005, 0.8), alpha=(2.5, 160), scale=(0.5, 8)),
+        {"iota": (0.005, 0.8), "alpha": (2.5, 160), "scale": (0.5, 8)},
     ),
     "utb_edge": Tunable(
         "UTB of the edge metric, tuned",
         "UTB",
         partial(_edge_balls, apply=tangent_filter),
-        _grid(iota=(0.002, 0.5), alpha=(0.5, 50), scale=(0.5, 10)),
+        {"iota": (0.002, 0.5), "alpha": (0.5, 50), "scale": (0.5, 10)},
     ),
     "ugb_edge": Tunable(
         "UGB of the edge metric, tuned",
         "UGB",
         partial(_edge_balls, apply=geodesic_filter),
-        _grid(iota=(0.0001, 0.05), alpha=(2, 400), scale=(0.4, 6)),
+        {"iota": (0.0001, 0.05), "alpha": (2, 400), "scale": (0.4, 6)},
     ),
-    "gaussian": Tunable("Gaussian", "context", _gaussian, _grid(sigma=(0.3, 8))),
-    "bilateral": Tunable("bilateral", "context", _bilateral, _grid(sigma_color=(0.05, 20), sigma_spatial=(0.4, 6))),
-    "non_local_means": Tunable("non-local means", "context", _non_local_means, _grid(h=(0.01, 2)), uses_sigma=True),
-    "total_variation": Tunable("total variation", "context", _total_variation, _grid(weight=(0.01, 10))),
+    "gaussian": Tunable("Gaussian", "context", _gaussian, {"sigma": (0.3, 8)}),
+    "bilateral": Tunable("bilateral", "context", _bilateral, {"sigma_color": (0.05, 20), "sigma_spatial": (0.4, 6)}),
+    "non_local_means": Tunable("non-local means", "context", _non_local_means, {"h": (0.01, 2)}, uses_sigma=True),
+    "total_variation": Tunable("total variation", "context", _total_variation, {"weight": (0.01, 10)}),
 }
 
 
@@ -264,7 +270,7 @@ def tune(sigma: float, seed: int, padding_mode: str, size: int = 256) -> dict[st
                 np.mean([psnr(clean, apply(noisy, padding_mode, sigma, **parameters)) for clean, noisy in pairs])
             )
 
-        best[name] = max(tunable.trials(), key=score)
+        best[name] = tunable.tune(score)
     return best
 
 
@@ -274,7 +280,7 @@ def tuned_toml(sigma: float, seed: int, padding_mode: str) -> str:
     for name, parameters in tune(sigma, seed, padding_mode).items():
         edges = TUNABLE[name].at_edge(parameters)
         values = ", ".join(f"{key} = {float(value)}" for key, value in parameters.items())
-        lines.append(f"{name} = {{ {values} }}" + f" # at the edge of the grid: {', '.join(edges)}" * bool(edges))
+        lines.append(f"{name} = {{ {values} }}" + f" # at the edge of the range: {', '.join(edges)}" * bool(edges))
     return "\n".join(lines)
 
 

@@ -194,27 +194,30 @@ def write_dataset(folder: Path) -> list[str]:
 
 
 def _tuning(rows: Sequence[Row]) -> str:
-    """Return how the parameters were selected: filters with other budgets, and values at the edge of their grids."""
-    from .heuristic import TRIALS, TUNABLE
+    """Return how the parameters were selected: filters with other budgets, and values at the edge of their ranges."""
+    from .commands import read_config
+    from .heuristic import ROUNDS, TRIALS_PER_ROUND, TUNABLE, nearest
 
-    tunables = {tunable.name: tunable for tunable in TUNABLE.values()}
+    tuned = read_config("heuristic", None)["tuned"]
+    keys = {tunable.name: name for name, tunable in TUNABLE.items()}
     other, edges = [], []
     for method, sigma, cell in distinct_values(rows, "method", "sigma", "filter_parameters"):
-        if method not in tunables:
+        if method not in keys:
             continue
-        tunable = tunables[method]
+        tunable = TUNABLE[keys[method]]
         values = {name: float(value) for name, value in (item.split("=") for item in cell.split())}
-        parameters = {name: values[name] for name in tunable.grid}
-        if parameters not in tunable.trials():
+        parameters = {name: values[name] for name in tunable.ranges}
+        if parameters != nearest(tuned, float(sigma)).get(keys[method]):
             other.append(method)
         edges += [f"{method}, {name} at σ = {sigma}" for name in tunable.at_edge(parameters)]
     parts = [
-        f"`denoise-heuristic --tune` selects parameters with {TRIALS} trials per filter, on three other photographs."
+        f"`denoise-heuristic --tune` selects parameters with {ROUNDS * TRIALS_PER_ROUND} trials per filter, on three "
+        "other photographs."
     ]
     if other:
         parts.append(f"Not tuned with this budget: {'; '.join(dict.fromkeys(other))}.")
     parts.append(
-        f"At the edge of their grids: {'; '.join(edges)}." if edges else "No value is at the edge of its grid."
+        f"At the edge of their ranges: {'; '.join(edges)}." if edges else "No value is at the edge of its range."
     )
     return " ".join(parts)
 
