@@ -29,6 +29,9 @@ CASES = {
     "double precision": Case("grid", channels=(16, 64), dtype=torch.float64),
 }
 
+# Kernels are compiled again for double precision.
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name == "double precision" else name for name in CASES]
+
 
 def computed(args: CpuArguments, bias: torch.Tensor | None, tiling: Tiling) -> list[torch.Tensor]:
     """Return the output and the gradients that exist, for a fixed gradient of the output."""
@@ -39,7 +42,7 @@ def computed(args: CpuArguments, bias: torch.Tensor | None, tiling: Tiling) -> l
     return [out, *(g for g in blocks.backward(args, view_3d(args, grad), needs, tiling) if g is not None)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_small_blocks_give_the_default_result(name: str) -> None:
     tensors, run = CASES[name].make()
     *shared, bias, _ = recorded_call(run, tensors)
@@ -49,7 +52,7 @@ def test_small_blocks_give_the_default_result(name: str) -> None:
         assert relative(found, expected) <= 1e-5
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_blocks_agree_with_reference(name: str) -> None:
     check(CASES[name], 1e-4, backend="cpu")
 
