@@ -90,6 +90,7 @@ def training_step(name: str, layer: str, batch: int, size: int, perturbation: fl
         perturbation: standard deviation of the predictors' weights; 0 leaves all sampling locations on pixels.
     """
     torch.manual_seed(0)
+    x = torch.randn(batch, 3, size, size)
     if name == "ResNet-18":
         model: nn.Module = ResNet18()
         select = ["layer2.*", "layer3.*", "layer4.*"]
@@ -99,7 +100,6 @@ def training_step(name: str, layer: str, batch: int, size: int, perturbation: fl
     for module in model.modules():
         if isinstance(module, mc.nn.AdaptiveConv) and module.predictor is not None:
             nn.init.normal_(module.predictor.weight, std=perturbation)
-    x = torch.randn(batch, 3, size, size)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> object:
