@@ -170,6 +170,18 @@ def gemm_address(dtype: torch.dtype) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@functools.cache
+def onednn_linear() -> Callable[[Any, Any, Any], Any] | None:
+    """Return the function A·Bᵀ + bias of oneDNN, for float32 matrices with any strides, or None if torch lacks it."""
+    try:
+        operator = torch.ops.mkldnn._linear_pointwise.default
+        a = torch.ones(3, 2, device="cpu").t()
+        operator(a, torch.ones(4, 3, device="cpu"), torch.ones(4, device="cpu"), "none", [], "")
+    except (AttributeError, RuntimeError):
+        return None
+    return lambda a, b, bias: operator(a, b, bias, "none", [], "")
+
+
 def set_blas_threads(count: int) -> int:
     """Set the number of MKL threads of the calling thread, 0 for torch's setting; return the previous value."""
     setter = torch_cpu_function("MKL_Set_Num_Threads_Local")

@@ -225,7 +225,8 @@ class MetricConv(AdaptiveConv):
     def _limited(self, metric: Metric) -> Metric:
         """Return the weighted mean of a metric and the initial one for which no ball of M exceeds the largest radius.
 
-        Metrics without M, of boxes and polygons, are returned unchanged. With a = (radius / largest radius)², this is (1 − a)M + aI/radius² and (1 − a)ω, which is positive if (M, ω) is.
+        With a = (radius / largest radius)², this is (1 − a)M + aI/radius² and (1 − a)ω, which is positive if (M, ω) is.
+        Metrics without M, of boxes and polygons, are returned unchanged.
         """
         if not isinstance(metric, Riemannian | Randers | AsymmetricQuadratic):
             return metric

@@ -1,4 +1,4 @@
-"""Steps of a metric layer before the operator: one GPU kernel each where there is one, otherwise plain PyTorch."""
+"""Steps of a metric layer before the operator: by kernels where there are some, otherwise in plain PyTorch."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric, Parametrization
 from ..supports import Grid
-from . import triton
+from . import cpu, triton
 from .backends import BACKENDS
 from .functional import support_conv
 
@@ -26,12 +26,16 @@ def parametrize(
     *,
     backend: str = "auto",
 ) -> Metric:
-    """Return ``parametrization(raw, start, gain, radius)``; "reference" computes it in plain PyTorch on GPUs too."""
+    """Return ``parametrization(raw, start, gain, radius)``; "reference" always computes it in plain PyTorch."""
     _checks.instance_of(parametrization, Parametrization, "parametrization")
     _checks.floating(raw, "raw")
     _checks.one_of(backend, ("auto", *BACKENDS), "backend")
-    metric = None if backend == "reference" else triton.parametrize(parametrization, raw, start, gain, radius)
-    return parametrization(raw, start, gain, radius) if metric is None else metric
+    if backend != "reference":
+        for kernels in (triton, cpu):
+            metric = kernels.parametrize(parametrization, raw, start, gain, radius)
+            if metric is not None:
+                return metric
+    return parametrization(raw, start, gain, radius)
 
 
 def conv_with_few_outputs(

@@ -1,21 +1,24 @@
 """The CPU backend: numba kernels for the forward and the backward pass of all built-in supports.
 
 float32 and float64 are computed in their own precision, half precision in float32 and rounded at the end, as by the
-reference. Results do not depend on the number of threads, which is torch's. The reference computes geodesic balls in
-volumes and derivatives beyond the first.
+reference. Results do not depend on the number of threads, which is torch's, except for the rounding of torch's matrix
+products in wide layers on small maps. The reference computes geodesic balls in volumes and derivatives beyond the
+first.
 
 Numba is imported when the backend is first considered for a problem. Kernels are compiled on their first call, within
 seconds, and cached on disk.
 
 How a call proceeds: ``run`` (here) → library.py (torch operators) → partition.py (tasks for threads) → layouts.py
-(arrays) → few_channels.py or many_channels.py (kernels), which share sampling.py and what it imports.
+(arrays) → few_channels.py or many_channels.py (kernels), which share sampling.py and what it imports. Wide layers on
+small maps proceed from library.py to blocks.py and its kernels in many_channels.py.
 
 =============== =====================================================================================================
 task            what one thread computes at a time: whole images, or one pixel range of an image
 pixel range     consecutive output pixels of one image, in row-major order
 strip           at most 512 pixels of a range, the length of the innermost loops
 tile            pixels times samples that fit in the im2col buffer (many channels only)
-columns         the im2col buffer: the samples of a tile, all channels of a group side by side
+block           images or pixels whose columns are multiplied by torch at once (blocks.py)
+columns         the im2col buffer: the samples of a tile or block, all channels of a group side by side
 sample          one of the P sampling locations of a pixel, with index j in the kernel; also the value there
 stencil         table with one row per sample: reference cell or direction, radius, index, …
 support         per-pixel parameters of the sampling locations, ``params``: metric, offsets, shift or dilation; for
@@ -40,11 +43,12 @@ from torch import Tensor
 
 from ... import _compat
 from ..._interpolation import FARTHEST
-from ...metrics import Randers, Riemannian
+from ...metrics import Metric, Parametrization, Randers, Riemannian, Spectral7
 from ...metrics.flow import FlowField, smoothed
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ...supports.base import kernel_cells
 from ..displacements import Displacements
+from ..operators import is_traced
 from ..problem import TRANSFORMS_UNSUPPORTED, Problem, transforms_active
 
 name = "cpu"
@@ -142,6 +146,24 @@ def run(problem: Problem) -> Tensor:
         None if problem.bias is None else problem.bias.to(dtype),
         channels_last,
     ).to(x.dtype)
+
+
+def parametrize(
+    parametrization: Parametrization, raw: Tensor, start: Tensor | None, gain: Tensor | None, radius: float
+) -> Metric | None:
+    """Return ``parametrization(raw, start, gain, radius)`` by one kernel, or None if there is no kernel for it."""
+    if type(parametrization) is not Spectral7 or parametrization.dim != 2 or parametrization.eps_omega == 1:
+        return None
+    if parametrization.frame not in (None, "vector") or raw.dtype != torch.float32:
+        return None
+    if raw.device.type != "cpu" or start is None or gain is None or start.requires_grad or gain.requires_grad:
+        return None
+    if missing_dependency() is not None or is_traced(raw, start) or transforms_active() or raw.numel() == 0:
+        return None
+    parametrization.check(raw, start, gain)
+    from .parametrizations import spectral7
+
+    return spectral7(parametrization, raw, start.to(raw.dtype), float(gain), radius)
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:

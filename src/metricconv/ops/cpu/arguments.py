@@ -32,6 +32,10 @@ _KINDS = {
 # The im2col buffer pays off if so many consecutive channels are copied at once: one vector register.
 _MIN_RUN_LENGTH = 8
 
+# On small maps, columns of all images are multiplied at once by torch: with at most so many pixels per output channel,
+# tasks would take longer to copy the weights and to add their gradients than one product for all pixels.
+_MIN_BLOCK_OUTPUTS, _MAX_PIXELS_PER_OUTPUT = 64, 8
+
 
 @dataclasses.dataclass(frozen=True)
 class CpuArguments:
@@ -88,6 +92,13 @@ class CpuArguments:
     def uses_columns(self) -> bool:
         """Whether samples are gathered into an im2col buffer (many_channels.py)."""
         return self.run_length >= _MIN_RUN_LENGTH and _compat.gemm_address(self.x.dtype) != 0
+
+    @property
+    def uses_blocks(self) -> bool:
+        """Whether the columns are multiplied by torch, block by block (blocks.py)."""
+        outputs, pixels = self.weight.shape[0], self.x.shape[0] * self.pixels
+        wide = self.uses_columns and self.groups == 1 and outputs >= _MIN_BLOCK_OUTPUTS
+        return wide and pixels <= _MAX_PIXELS_PER_OUTPUT * outputs
 
     def writes_channels_last(self, channels_last: bool) -> bool:
         """Return whether kernels write the output channels-last; ``channels_last`` is the layout of the result."""

@@ -5,13 +5,18 @@ from typing import Any
 from torch import Tensor
 
 from ..operators import register_convolution
-from . import partition
+from . import blocks, partition
 from .arguments import CpuArguments, new_output, view_3d
 
 
 def _forward(*args: Any) -> Tensor:
     *shared, bias, channels_last = _detached(args)
     arguments = CpuArguments(*shared)
+    if arguments.uses_blocks:
+        out = new_output(arguments, channels_last)
+        if out.numel():
+            blocks.forward(arguments, view_3d(arguments, out), bias)
+        return out
     channels_last_kernel = arguments.writes_channels_last(channels_last)
     out = new_output(arguments, channels_last_kernel)
     if bias is None:
@@ -31,7 +36,8 @@ def _forward_fake(*args: Any) -> Tensor:
 def _backward(*args: Any) -> tuple[Tensor | None, ...]:
     *shared, grad, needs = _detached(args)
     arguments = CpuArguments(*shared)
-    return tuple(partition.backward(arguments, view_3d(arguments, grad), tuple(needs)))
+    compute = blocks.backward if arguments.uses_blocks else partition.backward
+    return tuple(compute(arguments, view_3d(arguments, grad), tuple(needs)))
 
 
 def _backward_fake(*args: Any) -> tuple[Tensor | None, ...]:

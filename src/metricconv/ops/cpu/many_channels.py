@@ -18,7 +18,7 @@ from .sampling import (
     make_strip_buffers,
     prepare_direction,
 )
-from .simd import CHANNELS_PER_VECTOR, blend_channels
+from .simd import CHANNELS_PER_VECTOR, blend_channels, scatter_channels
 from .strip import STRIP, extend_range, multiply_by_slice_weight
 from .tiles import SamplePositions, Tile, column_index, corner_channel_starts, fill_gain
 
@@ -83,6 +83,61 @@ def backward(
                 accumulate_params_gradient(
                     geometry, params, stencil, strip, grad_position, grad_params, params_written, tile
                 )
+
+
+@compiled
+def gather_block(x, params, stencil, modulation, geometry, layout, columns, first, last, start, stop):
+    """Write the samples of the output pixels start to stop of images first to last into columns, one row per pixel.
+
+    x [B, addresses, C], params [B, G, n, N], stencil [P, 7], modulation [B, G, P or 0, N], columns [rows · P · C].
+    """
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params[0], layout)
+    row_length, samples = stencil.shape[0] * layout.in_channels, stencil.shape[0]
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    for image in range(first, last):
+        for first_pixel in range(start, stop, pixels):
+            tile = clipped_tile(first_pixel, pixels, stop, 0, samples, samples)
+            row = (image - first) * (stop - start) + first_pixel - start
+            compute_sample_positions(geometry, params[image], stencil, strip, positions, tile)
+            gather_columns(
+                x[image], modulation[image], stencil, geometry, layout, positions, columns[row * row_length :], tile
+            )
+
+
+@compiled
+def scatter_block(
+    x, params, stencil, modulation, geometry, layout, grad_columns, needs_params_grad, grad_image, image_written,
+    grad_modulation, grad_params, params_written, first, last, start, stop
+):  # fmt: skip
+    """Accumulate the gradients of images, modulation and params from those of the samples, as in ``gather_block``."""
+    strip = make_strip_buffers(geometry, x)
+    positions = make_sample_buffers(x, params[0], layout)
+    grad_position = np.empty(positions.upper_weight.shape, x.dtype)
+    needs_position_grad = needs_params_grad or grad_modulation.shape[2] > 0
+    row_length, samples = stencil.shape[0] * layout.in_channels, stencil.shape[0]
+    pixels = balanced_size(stop - start, layout.tile_pixels)
+    for image in range(first, last):
+        for first_pixel in range(start, stop, pixels):
+            tile = clipped_tile(first_pixel, pixels, stop, 0, samples, samples)
+            row = (image - first) * (stop - start) + first_pixel - start
+            columns = grad_columns[row * row_length :]
+            compute_sample_positions(geometry, params[image], stencil, strip, positions, tile)
+            if grad_image.size:
+                scatter_columns_gradient(
+                    columns, modulation[image], stencil, geometry, layout, positions, grad_image[image],
+                    image_written[image], tile
+                )  # fmt: skip
+            if needs_position_grad:
+                fill_position_gradients(
+                    x[image], columns, modulation[image], stencil, geometry, layout, positions, grad_position,
+                    grad_modulation[image], tile
+                )  # fmt: skip
+            if needs_params_grad:
+                accumulate_params_gradient(
+                    geometry, params[image], stencil, strip, grad_position, grad_params[image], params_written[image],
+                    tile
+                )  # fmt: skip
 
 
 @noalloc
@@ -206,9 +261,4 @@ def scatter_columns_gradient(
                     a, b, c, d = corner_channel_starts(geometry, layout, address[i], z_slice, channel)
                     wa, wb, wc, wd = corner_weights(upper_y[i], upper_x[i], gain[i])
                     source = np.uint64(first + i * row_length)
-                    for j in range(run_length):
-                        grad_value = grad_columns[source + j]
-                        image[a + j] += wa * grad_value
-                        image[b + j] += wb * grad_value
-                        image[c + j] += wc * grad_value
-                        image[d + j] += wd * grad_value
+                    scatter_channels(image, (a, b, c, d), (wa, wb, wc, wd), grad_columns, source, run_length)

@@ -21,9 +21,10 @@ Needs = tuple[bool, bool, bool, bool]  # the gradients of input, weight, modulat
 
 
 class PixelRange(NamedTuple):
-    """Consecutive output pixels of one image, and the position of this range among those of the image."""
+    """Consecutive output pixels of images first … last − 1, and the position of this range among those of an image."""
 
-    image: int
+    first: int
+    last: int
     start: int
     stop: int
     position: int
@@ -35,13 +36,13 @@ def forward(args: CpuArguments, out: Tensor, tiling: Tiling = DEFAULT) -> None:
     params, modulation = args.params_and_modulation()
     stencil, geometry = args.stencil_rows(), args.geometry(backward=False)
 
-    def work(task: list[PixelRange]) -> None:
+    def work(task: PixelRange) -> None:
         with layout.borrow_buffers() as buffers:
-            for b, start, stop, _ in task:
+            for b in range(task.first, task.last):
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
-                layout.forward(*buffers, *shared, layout.y[b], start, stop)
+                layout.forward(*buffers, *shared, layout.y[b], task.start, task.stop)
 
-    run_tasks(work, _split(args, tiling.tasks, tiling.min_range_pixels))
+    run_tasks(work, split((0, len(args.x)), (0, args.pixels), tiling.tasks, tiling.min_range_pixels))
 
 
 def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DEFAULT) -> tuple[Tensor | None, ...]:
@@ -50,20 +51,20 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DE
     params, modulation = args.params_and_modulation()
     stencil, geometry = args.stencil_rows(), args.geometry(backward=True)
     count = min(tiling.tasks, tiling.max_weight_sums // max(layout.weight.size, 1))
-    tasks = _split(args, max(count, 1), tiling.min_range_pixels)
-    ranges = 1 + max(pixel_range.position for task in tasks for pixel_range in task)
-    grad_image = _GradientBuffers(layout.x, ranges if needs[0] else 0)
+    tasks = split((0, len(args.x)), (0, args.pixels), max(count, 1), tiling.min_range_pixels)
+    ranges = 1 + max(task.position for task in tasks)
+    grad_image = GradientBuffers(layout.x, ranges if needs[0] else 0)
     weight_shape = layout.weight.shape if needs[1] else (0,) * layout.weight.ndim
     grad_weight = np.zeros((len(tasks), *weight_shape), layout.x.dtype)
     grad_modulation = args.x.new_empty(modulation.shape).numpy() if needs[2] else modulation[:, :, :0]
     # Geodesics read the field at any node. Other supports read it at the pixel, which belongs to one range only.
     is_geodesic = args.kind == "geodesic"
-    grad_params = _GradientBuffers(params, (ranges if is_geodesic else 1) if needs[3] else 0)
+    grad_params = GradientBuffers(params, (ranges if is_geodesic else 1) if needs[3] else 0)
 
     def work(index: int) -> None:
         with layout.borrow_buffers() as buffers:
-            for pixel_range in tasks[index]:
-                b, start, stop, n = pixel_range
+            first, last, start, stop, n = tasks[index]
+            for b in range(first, last):
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
                 image, params_buffer = grad_image.buffer(n, b), grad_params.buffer(n if is_geodesic else 0, b)
                 gradients = (*image, grad_weight[index], grad_modulation[b], *params_buffer)
@@ -81,7 +82,7 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DE
     )
 
 
-class _GradientBuffers:
+class GradientBuffers:
     """Zero-initialized gradient buffers [B, …], one per pixel range of an image, and their sum.
 
     The operating system allocates only the pages that are written, and only the written range of a buffer is added to
@@ -91,12 +92,16 @@ class _GradientBuffers:
     def __init__(self, like: np.ndarray, count: int) -> None:
         self._buffers = np.zeros((count, *like.shape), like.dtype)
         self._written = np.full((max(count, 1), len(like), 2), (2**31 - 1, -1), np.int32)
-        self._empty = np.zeros((0,) * (like.ndim - 1), like.dtype)
+        self._empty = np.zeros((len(like), *(0,) * (like.ndim - 1)), like.dtype)
+
+    def buffers(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the buffers of all images for a pixel range, and the ranges of addresses written to them."""
+        return (self._buffers[index], self._written[index]) if len(self._buffers) else (self._empty, self._written[0])
 
     def buffer(self, index: int, image: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the buffer of a pixel range, and the range of addresses written to it (first, last)."""
-        buffer = self._buffers[index, image] if len(self._buffers) else self._empty
-        return buffer, self._written[index if len(self._buffers) else 0, image]
+        buffers, written = self.buffers(index)
+        return buffers[image], written[image]
 
     def sum(self, axis: int, extra: int) -> Tensor:
         """Return the sum of all buffers.
@@ -117,12 +122,13 @@ def _layout(args: CpuArguments, y: Tensor, tiling: Tiling) -> ChannelsFirst | Ch
     return ChannelsLast(args, y, tiling) if args.uses_columns else ChannelsFirst(args, y)
 
 
-def _split(args: CpuArguments, count: int, min_range_pixels: int) -> list[list[PixelRange]]:
-    """Split the output into about ``count`` tasks: whole images, or pixel ranges of each image."""
-    batch, pixels = args.x.shape[0], args.pixels
-    if batch >= count:
-        edges = [batch * task // count for task in range(count + 1)]
-        return [[PixelRange(b, 0, pixels, 0) for b in range(*ends)] for ends in itertools.pairwise(edges)]
-    per_image = max(min(math.ceil(count / batch), pixels // min_range_pixels), 1)
-    edges = [pixels * n // per_image for n in range(per_image + 1)]
-    return [[PixelRange(b, edges[n], edges[n + 1], n)] for b in range(batch) for n in range(per_image)]
+def split(images: tuple[int, int], pixels: tuple[int, int], count: int, min_range_pixels: int) -> list[PixelRange]:
+    """Split pixels of some images into about ``count`` ranges: of whole images, or ranges of each image."""
+    (first, last), (start, stop) = images, pixels
+    if last - first >= count:
+        edges = [first + (last - first) * task // count for task in range(count + 1)]
+        return [PixelRange(*ends, start, stop, 0) for ends in itertools.pairwise(edges)]
+    size = stop - start
+    per_image = max(min(math.ceil(count / (last - first)), size // min_range_pixels), 1)
+    edges = [start + size * n // per_image for n in range(per_image + 1)]
+    return [PixelRange(b, b + 1, edges[n], edges[n + 1], n) for b in range(first, last) for n in range(per_image)]

@@ -10,6 +10,7 @@ import numpy as np
 from .central_difference import neighbor_steps, outer_neighbor_step, side_of, slope_factors
 from .jit import compiled, inlined, noalloc
 from .sampling import INDEX
+from .simd import channel_dots
 from .strip import STRIP, multiply_by_slice_weight
 from .tiles import column_index, corner_channel_starts, fill_gain
 
@@ -71,6 +72,7 @@ def gradients_at_pixels(
     side = positions.side[k, g]
     row_length = tile.samples * layout.in_per_group
     neighbors = np.empty(6, image.dtype)  # before and after the pixel along z, y and x
+    starts = np.zeros(6, np.uint64)  # where their channels start
     zero, half = image.dtype.type(0), image.dtype.type(0.5)
     for i in range(tile.pixels):
         if not on_pixel[i]:
@@ -80,16 +82,20 @@ def gradients_at_pixels(
         for channel in range(g * layout.per_metric, (g + 1) * layout.per_metric, layout.run_length):
             column = np.uint64(column_index(layout, tile, k, channel) + i * row_length)
             at = np.int64(pixel) * layout.in_channels + channel
+            starts[:] = np.uint64(at)
             for axis in range(geometry.first_axis, 3):
-                if side[axis, i] != 0:
-                    back, ahead = neighbor_steps(side[axis, i], geometry.pitch[axis] * layout.in_channels)
-                    before, after = dots_at_two_pixels(
-                        image, grad_columns, layout.run_length, at - back, at + ahead, column
-                    )
-                    neighbors[2 * axis] += before
-                    neighbors[2 * axis + 1] += after
-            if modulated:
-                central += dots_at_two_pixels(image, grad_columns, layout.run_length, at, at, column)[0]
+                back, ahead = neighbor_steps(side[axis, i], geometry.pitch[axis] * layout.in_channels)
+                starts[2 * axis], starts[2 * axis + 1] = np.uint64(at - back), np.uint64(at + ahead)
+            plane = starts[2], starts[3], starts[4], starts[5]
+            add_dots(image, grad_columns, layout.run_length, plane, column, neighbors[2:])
+            if modulated or geometry.first_axis == 0:
+                a = np.uint64(at)
+                before, after, value_here, _ = channel_dots(
+                    image, (starts[0], starts[1], a, a), grad_columns, column, np.uint64(layout.run_length)
+                )
+                neighbors[0] += before
+                neighbors[1] += after
+                central += value_here
         value[i] = central
         for axis in range(geometry.first_axis, 3):
             before, after = neighbors[2 * axis], neighbors[2 * axis + 1]
@@ -116,32 +122,13 @@ def nearest_pixel(geometry, address, upper_weight, i):
 
 
 @noalloc
-def dots_at_two_pixels(image, grad_columns, run_length, a, b, column):
-    """Return Σ_c ∂L/∂column · x over a run of channels, at two pixels."""
-    first, second, a, b = image.dtype.type(0), image.dtype.type(0), np.uint64(a), np.uint64(b)
-    for j in range(np.uint64(run_length)):
-        grad_value = grad_columns[column + j]
-        first += grad_value * image[a + j]
-        second += grad_value * image[b + j]
-    return first, second
-
-
-@noalloc
-def add_corner_dots(image, grad_columns, run_length, corner, column, total):
-    """Add Σ_c ∂L/∂column · x over a run of channels, at each of four corners, to total [4]."""
-    zero = image.dtype.type(0)
-    sa, sb, sc, sd = zero, zero, zero, zero
-    a, b, c, d = corner
-    for j in range(np.uint64(run_length)):
-        grad_value = grad_columns[column + j]
-        sa += grad_value * image[a + j]
-        sb += grad_value * image[b + j]
-        sc += grad_value * image[c + j]
-        sd += grad_value * image[d + j]
-    total[0] += sa
-    total[1] += sb
-    total[2] += sc
-    total[3] += sd
+def add_dots(image, grad_columns, run_length, starts, column, total):
+    """Add Σ_c ∂L/∂column · x over a run of channels, at each of four pixels, to total [4]."""
+    a, b, c, d = channel_dots(image, starts, grad_columns, column, np.uint64(run_length))
+    total[0] += a
+    total[1] += b
+    total[2] += c
+    total[3] += d
 
 
 @compiled
@@ -167,12 +154,10 @@ def gradients_in_cells(
                 if not on_pixel[i]:
                     corner = corner_channel_starts(geometry, layout, positions.address[k, g, i], z_slice, channel)
                     column = first + i * row_length
-                    add_corner_dots(image, grad_columns, layout.run_length, corner, np.uint64(column), total[i])
+                    add_dots(image, grad_columns, layout.run_length, corner, np.uint64(column), total[i])
                     if side[1, i] != 0 or side[2, i] != 0:
                         corner = outer_corners(layout, geometry, corner, side[1, i], side[2, i])
-                        add_corner_dots(
-                            image, grad_columns, layout.run_length, corner, np.uint64(column), outer_total[i]
-                        )
+                        add_dots(image, grad_columns, layout.run_length, corner, np.uint64(column), outer_total[i])
         slice_weight[:] = 1
         if is_volume:
             multiply_by_slice_weight(z_slice, upper_weight, slice_weight, n)
@@ -241,7 +226,7 @@ def add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile,
         for channel in range(g * layout.per_metric, (g + 1) * layout.per_metric, layout.run_length):
             corner = corner_channel_starts(geometry, layout, positions.address[k, g, i], z_slice, channel)
             first = column_index(layout, tile, k, channel)
-            add_corner_dots(image, grad_columns, layout.run_length, corner, np.uint64(first + i * row_length), total)
+            add_dots(image, grad_columns, layout.run_length, corner, np.uint64(first + i * row_length), total)
         top = total[0] + upper_weight[2, i] * (total[1] - total[0])
         bottom = total[2] + upper_weight[2, i] * (total[3] - total[2])
         _, outer = slope_factors(side[0, i])

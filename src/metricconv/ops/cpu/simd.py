@@ -17,9 +17,20 @@ _cgutils = _compat.numba_cgutils()
 
 SAMPLES_PER_VECTOR = 4  # samples of one channel, see interpolate_vector
 FIELD_CHANNELS = 12  # values per node of a geodesic field, see flow.py
-CHANNELS_PER_VECTOR = 16  # image channels, see blend_channels
+CHANNELS_PER_VECTOR = 16  # image channels, see blend_channels and channel_dots
 
 _INTEGER = ir.IntType(32)
+
+
+@intrinsic
+def power_of_two(typing: Any, exponent: Any) -> Any:
+    """Return 2ⁿ in float32 for an int32 n in [−126, 127], from its bits; LLVM vectorizes it, unlike calls of ldexp."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.shl(builder.add(arguments[0], ir.Constant(_INTEGER, 127)), ir.Constant(_INTEGER, 23))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.int32), build
 
 
 @intrinsic
@@ -124,6 +135,56 @@ def scatter_to_nodes(
 
 
 @intrinsic
+def channel_dots(typing: Any, source: Any, starts: Any, values: Any, position: Any, count: Any) -> Any:
+    """Return the dot products of values[position : position + count] with the source from each of four starts."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        dots = None
+        for width, begin, end in _channel_parts(builder, arguments[4]):
+            vectors = _Vectors(context, builder, signature, arguments, width)
+            starts = vectors.unpack(1)
+            sums = [_cgutils.alloca_once_value(builder, vectors.zero()) for _ in starts]
+            with _cgutils.for_range_slice(builder, begin, end, begin.type(width), begin.type) as (index, _):
+                value = vectors.load(2, builder.add(arguments[3], index))
+                for total, start in zip(sums, starts, strict=True):
+                    product = builder.fmul(value, vectors.load(0, builder.add(start, index)), flags=FAST)
+                    builder.store(builder.fadd(builder.load(total), product, flags=FAST), total)
+            found = [vectors.reduce_sum(builder.load(total)) for total in sums]
+            dots = found if dots is None else [builder.fadd(a, b) for a, b in zip(dots, found, strict=True)]
+        return context.make_tuple(builder, signature.return_type, dots)
+
+    return types.UniTuple(source.dtype, 4)(source, starts, values, position, count), build
+
+
+@intrinsic
+def scatter_channels(
+    typing: Any, target: Any, starts: Any, weights: Any, values: Any, position: Any, count: Any
+) -> Any:
+    """Add weight_c · values[position : position + count] to the target from each of four starts; flat arrays."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        for width, begin, end in _channel_parts(builder, arguments[5]):
+            vectors = _Vectors(context, builder, signature, arguments, width)
+            weights = [vectors.broadcast(weight) for weight in vectors.unpack(2)]
+            with _cgutils.for_range_slice(builder, begin, end, begin.type(width), begin.type) as (index, _):
+                value = vectors.load(3, builder.add(arguments[4], index))
+                for start, weight in zip(vectors.unpack(1), weights, strict=True):
+                    pointer = vectors.pointer(0, builder.add(start, index))
+                    increment = builder.fmul(value, weight, flags=FAST)
+                    total = builder.fadd(builder.load(pointer, align=vectors.size), increment, flags=FAST)
+                    builder.store(total, pointer, align=vectors.size)
+        return context.get_dummy_value()
+
+    return types.void(target, starts, weights, values, position, count), build
+
+
+def _channel_parts(builder: Any, count: Any) -> list[tuple[int, Any, Any]]:
+    """Return the parts of a loop over ``count`` channels: vector width, begin and end; then one channel at a time."""
+    whole = builder.and_(count, count.type(-CHANNELS_PER_VECTOR))
+    return [(CHANNELS_PER_VECTOR, count.type(0), whole), (1, whole, count)]
+
+
+@intrinsic
 def node_dot(typing: Any, source: Any, start: Any, values: Any, position: Any) -> Any:
     """Return the dot product of source[start : start + 12] and values[position : position + 12]."""
 
@@ -163,6 +224,10 @@ class _Vectors:
         )
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), self.vector_type.count), [0] * self.vector_type.count)
         return self.builder.shuffle_vector(one, ir.Constant(self.vector_type, ir.Undefined), lanes)
+
+    def zero(self) -> Any:
+        """Return a vector of zeros."""
+        return ir.Constant(self.vector_type, [ir.Constant(self.real, 0.0)] * self.vector_type.count)
 
     def reduce_sum(self, vector: Any) -> Any:
         """Return the sum of a vector's elements."""

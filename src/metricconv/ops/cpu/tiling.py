@@ -13,6 +13,9 @@ class Tiling:
     tile_values: int = 2**17  # values in the im2col buffer: half a MB in float32, well within the L2 cache of a core
     max_row_values: int = 4096  # values of one pixel in the im2col buffer
     min_tile_pixels: int = 32  # overrides tile_values; a tile has at most the pixels of a strip
+    block_values: int = 2**21  # values in the columns of a block: 8 MB in float32
+    min_block_rows: int = 64  # overrides block_values
+    min_task_values: int = 2**15  # values in the columns of a block that are worth a task
 
 
 DEFAULT = Tiling()
