@@ -35,10 +35,10 @@
     return { top: start(y, size.height, height), left: start(x, size.width, width), ...size };
   }
 
-  /** Prepare a canvas for drawing in CSS pixels; its height follows from its width and the aspect ratio. */
+  /** Prepare a canvas for drawing in CSS pixels; the style sheet determines its size from the aspect ratio. */
   function prepare(canvas, height, width) {
+    canvas.style.setProperty("--aspect", width / height);
     const ratio = window.devicePixelRatio || 1, shown = canvas.clientWidth;
-    canvas.style.aspectRatio = `${width} / ${height}`;
     canvas.width = Math.round(shown * ratio);
     canvas.height = Math.round((shown * ratio * height) / width);
     const pen = canvas.getContext("2d");
@@ -210,6 +210,7 @@
   views.image.addEventListener("pointerdown", (event) => move(...pixelAt(event)));
   views.image.addEventListener("pointermove", (event) => move(...pixelAt(event)));
   views.image.addEventListener("pointerup", (event) => {
+    if (event.button !== 0) return;
     showPixel(...pixelAt(event));
     select();
   });
@@ -248,10 +249,11 @@
   new ResizeObserver(() => {
     if (width !== views.image.clientWidth) {
       width = views.image.clientWidth;
-      update();
+      showPixel(...state.pixel);
+      showFiltered();
     }
   }).observe(views.image);
 
-  open(live.drawnImage(), [51, 66]); // near the edge of the moon
+  open(live.drawnImage(), [45, 39]); // between a crater and the edge of the moon
   width = views.image.clientWidth;
 })();
