@@ -10,6 +10,7 @@ is accurate enough and takes half the time and memory. All channels are filtered
 """
 
 from ._balls import geodesic_filter, tangent_filter
+from ._denoise import denoise
 from ._grids import box_filter, dilated_filter, interpolated_filter
 from ._modules import (
     BoxFilter,
@@ -19,7 +20,9 @@ from ._modules import (
     RandomDeformableFilter,
     TangentFilter,
 )
+from ._noise import estimate_noise
 from ._random import random_deformable_filter
+from ._regression import regression_filter, regression_gradient
 
 __all__ = [
     "BoxFilter",
@@ -29,9 +32,13 @@ __all__ = [
     "RandomDeformableFilter",
     "TangentFilter",
     "box_filter",
+    "denoise",
     "dilated_filter",
+    "estimate_noise",
     "geodesic_filter",
     "interpolated_filter",
     "random_deformable_filter",
+    "regression_filter",
+    "regression_gradient",
     "tangent_filter",
 ]
