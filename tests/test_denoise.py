@@ -149,8 +149,9 @@ def test_fit_reproduces_slopes_and_their_gradient():
     signal = (2 + 0.5 * y - 0.25 * x)[None]
     metric = torch.tensor([0.05, 0.01, 0.08]).view(3, 1, 1).expand(3, 20, 30).contiguous()
     value, gradient = _steered.fit(signal, signal[:0], metric, torch.rand(20, 30) + 0.5, (4, 4))
-    torch.testing.assert_close(value, signal[:, 4:-4, 4:-4], rtol=0, atol=2e-3)
-    torch.testing.assert_close(gradient[0, :, 5, 6], torch.tensor([0.5, -0.25]), rtol=0, atol=2e-3)
+    # Except for the ridge, which shrinks the gradient.
+    torch.testing.assert_close(value, signal[:, 4:-4, 4:-4], rtol=0, atol=1e-2)
+    torch.testing.assert_close(gradient[0, :, 5, 6], torch.tensor([0.5, -0.25]), rtol=0.05, atol=0)
 
 
 def test_progress_counts_the_rows_of_all_rounds():

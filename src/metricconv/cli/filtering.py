@@ -97,10 +97,12 @@ def filter_command(
     floats, 2-D or a volume. OUT keeps the bit depth (1 bit becomes 8), alpha channel and color profile of IN. Tiles can
     be read from and written to .zarr, .tif and .npy; a .zarr is always filtered in tiles.
 
-    Defaults of --iota, --alpha and --scale: 0.1, 100, 0 for gradient; 0.05, 10, 1.5 for edge; 0.2, 10, 1 for structure.
+    Defaults of --iota, --alpha and --scale, tuned for noise of σ = 0.1: 0.15, 20, 1.5 for tangent balls of gradient;
+    0.01, 20, 1 for geodesic balls of edge. Otherwise 0.1, 100, 0 for gradient; 0.05, 10, 1.5 for edge; 0.2, 10, 1 for
+    structure. To remove noise, `denoise` is stronger and needs no options.
 
     * `metricconv filter noisy.png smooth.png`
-    * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
+    * `metricconv filter noisy.png smooth.png --iota 0.05 --alpha 10`
     * `metricconv filter scans/ smooth/ --method geodesic`
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
     * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)

@@ -18,15 +18,15 @@ Progress = Callable[[int, int], object]
 # Tuned on photographs of BSDS300's training half. Lengths are in pixels, intensities in units of the noise.
 ROUNDS = 5
 # Radius of the balls of the first gradient.
-FIRST_RADIUS = 3.0
-# Parameters of the first round, see ``Round``, and their factors from one round to the next.
-RADIUS, RADIUS_FACTOR = {2: 9.0, 3: 6.0}, 0.767
-CONTRAST, CONTRAST_FACTOR = 0.03, 0.907
-RANGE, RANGE_FACTOR = 6.92, 0.6
-# The gradient of the first round is noisier.
-FIRST_CONTRAST = 0.05
-EXPONENT, SCALE = 0.2, 1.5
-FEEDBACK, ADAPTIVE_FEEDBACK = 0.12, 0.4
+FIRST_RADIUS = 4.2
+# Parameters of the rounds, see ``Round``, and their factors from one round to the next.
+RADIUS, RADIUS_FACTOR = {2: 9.7, 3: 6.0}, 0.83
+CONTRAST, CONTRAST_FACTOR = {2: 0.017, 3: 0.03}, 0.71
+RANGE, RANGE_FACTOR = 8.9, 0.55
+EXPONENT, SCALE = {2: 0.05, 3: 0.2}, 1.9
+FEEDBACK, ADAPTIVE_FEEDBACK = 0.12, 0.85
+# The first round, whose gradient is noisier, has larger balls.
+FIRST_RADIUS_FACTOR, FIRST_CONTRAST_FACTOR = {2: 1.4, 3: 1.0}, 1.3
 
 # Below this share of the largest intensity, noise is lost in the rounding of float32.
 _LEAST_NOISE = 1e-6
@@ -116,12 +116,13 @@ def denoise_field(
 def schedule(dim: int) -> Iterator[Round]:
     """Yield the parameters of each round."""
     for k in range(ROUNDS):
+        radius, contrast = RADIUS[dim] * RADIUS_FACTOR**k, CONTRAST[dim] * CONTRAST_FACTOR**k
         yield Round(
-            radius=RADIUS[dim] * RADIUS_FACTOR**k,
-            contrast=CONTRAST * CONTRAST_FACTOR**k if k else FIRST_CONTRAST,
-            exponent=EXPONENT,
+            radius=radius if k else radius * FIRST_RADIUS_FACTOR[dim],
+            contrast=contrast if k else contrast * FIRST_CONTRAST_FACTOR,
+            exponent=EXPONENT[dim],
             scale=SCALE,
-            range=None if k == 0 else RANGE * RANGE_FACTOR**k,
+            range=RANGE * RANGE_FACTOR**k if k else None,
             feedback=FEEDBACK,
             adaptive_feedback=ADAPTIVE_FEEDBACK,
         )
