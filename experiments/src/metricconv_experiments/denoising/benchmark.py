@@ -11,6 +11,7 @@ rows of patches or transforms. Images are read from the data root; a second ``ru
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from metricconv._images import psnr
 
 from ..data import Dataset, find, open_gray
 from ..results import Results
+from . import heuristic
 
 __all__ = ["BASELINES", "PUBLISHED", "app", "guided", "table"]
 
@@ -73,9 +75,7 @@ BASELINES: dict[str, tuple[str, Apply, dict[str, list[Any]]]] = {
     ),
     "bilateral": (
         LOCAL,
-        lambda image, sigma, color, space: skimage.restoration.denoise_bilateral(
-            image, sigma_color=color * sigma, sigma_spatial=space, mode="reflect"
-        ),
+        lambda image, sigma, color, space: heuristic._bilateral(image, "reflect", sigma, color * sigma, space),
         {"color": _powers(1, 12, 9), "space": [0.8, 1.4, 2.4]},
     ),
     "guided filter": (
@@ -175,6 +175,9 @@ def _tuned(folder: Path, sigma: int) -> Iterator[tuple[str, tuple[str, Apply, di
     path = folder / "benchmark_parameters.csv"
     chosen = {row["method"]: row for row in read_table(path) if row["sigma"] == str(sigma)}
     for name, (group, apply, _) in BASELINES.items():
+        if name not in chosen:
+            print(f"{name} is not tuned for σ = {sigma}: run `tune` first", file=sys.stderr)
+            continue
         yield name, (group, apply, json.loads(chosen[name]["parameters"]))
 
 
