@@ -1,14 +1,18 @@
-"""Rounds of steered regression, which ``denoise`` iterates: one local polynomial fit per pixel.
+"""Rounds of steered regression, which ``denoise`` iterates: one linear fit per pixel.
 
-The image is measured in units of the noise. In each round, at each pixel p:
+The image y is measured in units of the noise. In each round, at each pixel p:
 
 1. The structure tensor J is the Gaussian mean of ∇f ∇fᵀ, averaged over channels, of the last estimate f.
 2. The metric is M = A (det A)^{−β} / r², A = I + J/λ: balls are round with radius r where the image is flat, and narrow
    across edges.
-3. The fit minimizes Σ_v w_v (f(p + v) − P(v))² over polynomials P of order 1, over the offsets v of a window, with
-   w_v = √det M(p + v) · (1 − vᵀ M(p + v) v − |f(p + v) − f(p)|²/Cρ²)₊⁸. The metric is that of the sample: a sample
-   contributes to the pixels in its own ball, so that balls beyond an edge do not reach across it.
-4. The value of the fit at p is the new estimate.
+3. A share of y − f is added to f, a larger one where its variance exceeds that of the noise. The result is g.
+4. The fit minimizes Σ_v w_v (g(p + v) − P(v))² over linear functions P, over the offsets v of a window, with
+
+       w_v = √det M(p + v) · (1 − vᵀ M(p + v) v − |f(p + v) − f(p)|²/Cρ²)₊⁸
+
+   for C channels. The metric is that of the sample: a sample contributes to the pixels in its own ball, so that balls
+   beyond an edge do not reach across it. Differences of f shorten balls further.
+5. P(0) is the new estimate, and ∇P its gradient.
 """
 
 import dataclasses
