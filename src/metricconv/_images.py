@@ -73,3 +73,13 @@ def psnr(clean: "numpy.ndarray", image: "numpy.ndarray") -> float:
 def psnr_from_mse(error: float) -> float:
     """Return the peak signal-to-noise ratio of a mean squared error, 10 log₁₀(1 / error), in decibels."""
     return math.inf if error == 0 else -10 * math.log10(error)
+
+
+def unit(image: object) -> int:
+    """Return the value that ``to_floats`` converts to 1."""
+    dtype = image.dtype  # type: ignore[attr-defined]
+    if isinstance(dtype, torch.dtype):
+        return 1 if dtype.is_floating_point or dtype == torch.bool else torch.iinfo(dtype).max
+    import numpy
+
+    return int(numpy.iinfo(dtype).max) if dtype.kind in "ui" else 1

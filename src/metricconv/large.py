@@ -17,7 +17,7 @@ other arguments differ:
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,13 +29,16 @@ from torch import Tensor
 
 from . import _checks, _images, filters, stencils
 from ._deprecation import renamed_arguments
+from .filters._denoise import check_dtype, check_sigma, denoise_field, mean_level, relative_spacing, to_dtype
+from .filters._denoise import reach as denoise_reach
 from .filters._limits import check_box, check_dilation, check_sample_count, check_side, check_steps
+from .filters._noise import noise_level, noise_windows
 from .metrics import IMAGE_METRICS, Metric, edge_metric, gradient_metric, image_metric, structure_metric
 from .metrics.from_image import gradient_length, gradient_reach, structure_trace
 from .stencils import Stencil
 from .supports.geodesic import halo_width
 
-__all__ = ["box_filter", "dilated_filter", "geodesic_filter", "interpolated_filter", "tangent_filter"]
+__all__ = ["box_filter", "denoise", "dilated_filter", "geodesic_filter", "interpolated_filter", "tangent_filter"]
 
 NumpyArray = NDArray[Any]
 MetricOf = Callable[..., Metric]
@@ -143,6 +146,54 @@ def geodesic_filter(
     return _filtered(image, filters.geodesic_filter, halo, channel_axis, padding_mode, **options)
 
 
+def denoise(
+    image: da.Array,
+    sigma: float | str = "auto",
+    *,
+    channel_axis: int | None = None,
+    spacing: float | Sequence[float] | None = None,
+) -> da.Array:
+    """Remove white Gaussian noise from an image or a volume, as ``filters.denoise``.
+
+    The call reads parts of the image, to estimate the noise. Each tile is read with a halo that covers all rounds, so
+    tiles should be larger than that: 1024 pixels for an image.
+
+    Args:
+        image, sigma, channel_axis, spacing: as in ``filters.denoise``.
+
+    >>> whole = np.random.default_rng(0).random((90, 80), dtype=np.float32)
+    >>> tiled = denoise(da.from_array(whole, chunks=80), 0.1)
+    >>> bool(np.abs(tiled.compute() - filters.denoise(whole, 0.1)).max() < 1e-5)
+    True
+    """
+    padding_mode = _check(image, channel_axis, "reflect")
+    level = check_sigma(sigma)
+    check_dtype(np.empty(0, image.dtype))
+    steps = relative_spacing(spacing, image.ndim - (channel_axis is not None))
+    statistics = _statistics(image, channel_axis, level)
+    apply = partial(_denoise_tile, statistics=statistics, spacing=steps, channel_axis=channel_axis)
+    return _tiled(image, apply, denoise_reach(steps), channel_axis, padding_mode, image.dtype.newbyteorder("="))
+
+
+def _statistics(image: da.Array, channel_axis: int | None, sigma: float | None) -> tuple[float, float]:
+    """Return the noise level and the mean of the windows that represent an image."""
+    channels = 0 if channel_axis is None else channel_axis
+    field = image[None] if channel_axis is None else da.moveaxis(image, channels, 0)
+    computed = [_images.to_floats(window) for window in da.compute(*noise_windows(field))]
+    unit = _images.unit(np.empty(0, image.dtype))
+    return noise_level(computed) if sigma is None else sigma / unit, mean_level(computed)
+
+
+def _denoise_tile(
+    pixels: NumpyArray, statistics: tuple[float, float], spacing: tuple[float, ...], channel_axis: int | None
+) -> NumpyArray:
+    sigma, offset = statistics
+    x = _images.to_field(_images.to_floats(pixels), channel_axis)[0]
+    y = denoise_field(x, sigma, offset, spacing)
+    y = y.squeeze(0) if channel_axis is None else y.movedim(0, channel_axis)
+    return to_dtype(y, check_dtype(pixels), _images.unit(pixels)).contiguous().numpy()
+
+
 @dataclasses.dataclass(frozen=True)
 class _LocalMetric:
     """A function from an image to its metric, and the radius of its receptive field in pixels.
@@ -242,21 +293,28 @@ def _filtered(
 
 
 def _tiled(
-    image: da.Array, apply: Callable[[NumpyArray], NumpyArray], halo: int, channel_axis: int | None, padding_mode: str
+    image: da.Array,
+    apply: Callable[[NumpyArray], NumpyArray],
+    halo: int | tuple[int, ...],
+    channel_axis: int | None,
+    padding_mode: str,
+    dtype: np.dtype[Any] | None = None,
 ) -> da.Array:
-    """Apply a function to tiles with a halo of ``halo`` pixels, and crop the halo.
+    """Apply a function to tiles with a halo of ``halo`` pixels, an int or one per spatial axis, and crop the halo.
 
     At the border of the image tiles have no halo, unless it is circular: the function pads them.
     """
     spatial = [axis for axis in range(image.ndim) if channel_axis is None or axis != channel_axis % image.ndim]
+    halos = dict(zip(spatial, halo if isinstance(halo, tuple) else (halo,) * len(spatial), strict=True))
     # Axes shorter than the halo are not split.
-    split = [axis for axis in spatial if image.numblocks[axis] > 1 and halo < image.shape[axis]]
+    split = [axis for axis in spatial if image.numblocks[axis] > 1 and halos[axis] < image.shape[axis]]
     image = image.rechunk({axis: -1 for axis in range(image.ndim) if axis not in split})
-    dtype = image.dtype.newbyteorder("=") if image.dtype.kind == "f" else np.dtype(np.float64)
+    if dtype is None:
+        dtype = image.dtype.newbyteorder("=") if image.dtype.kind == "f" else np.dtype(np.float64)
     return da.map_overlap(
         apply,
         image,
-        depth={axis: halo if axis in split else 0 for axis in range(image.ndim)},
+        depth={axis: halos[axis] if axis in split else 0 for axis in range(image.ndim)},
         boundary={axis: "periodic" if padding_mode == "circular" else "none" for axis in range(image.ndim)},
         dtype=dtype,
         meta=np.empty((0,) * image.ndim, dtype),

@@ -63,7 +63,7 @@ def test_compare_writes_figure_and_table(photo, capsys):
     assert run(["compare", photo, "-k", "5", "--csv", "rows.csv", "--noise", "0.2", "--seed", "3"]) == 0
     with open("rows.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [r["method"] for r in rows][:2] == ["noisy", "box 3 × 3"] and rows[-1]["method"] == "geodesic balls"
+    assert [r["method"] for r in rows][:2] == ["noisy", "box 3 × 3"] and rows[-1]["method"] == "denoise"
     assert float(rows[0]["psnr"]) == pytest.approx(-20 * np.log10(0.2), abs=0.3)
     assert all(r["noise"] == "0.2" and r["seed"] == "3" and r["torch"] for r in rows)
     assert "PSNR (dB)" in capsys.readouterr().out and images.read(Path("photo-compare.png")).spatial[1] > 500

@@ -23,9 +23,22 @@ from metricconv.metrics import gradient_metric
 def test_filter_command_equals_library(photo):
     assert run(["filter", photo, "out.png", "-k", "5", "--alpha", "10", "--scale", "1.5"]) == 0
     image = images.read(Path(photo)).pixels
-    metric = partial(gradient_metric, alpha=10.0, scale=1.5, padding_mode="reflect")
+    metric = partial(gradient_metric, iota=0.15, alpha=10.0, scale=1.5, padding_mode="reflect")
     expected = np.rint(255 * np.clip(filters.tangent_filter(image, 5, metric, channel_axis=-1), 0, 1))
     assert np.array_equal(images.read(Path("out.png")).pixels, expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "defaults"),
+    [
+        ("tangent", "--metric gradient --iota 0.15 --alpha 20 --scale 1.5"),
+        ("geodesic", "--metric edge --iota 0.01 --alpha 20 --scale 1"),
+    ],
+)
+def test_defaults_are_those_that_compare_prints(photo, method, defaults):
+    assert run(["filter", photo, "default.png", "-m", method, "-k", "3"]) == 0
+    assert run(["filter", photo, "explicit.png", "-m", method, "-k", "3", *defaults.split()]) == 0
+    assert Path("default.png").read_bytes() == Path("explicit.png").read_bytes()
 
 
 @pytest.mark.parametrize("method", ["tangent", "geodesic", "box", "dilated", "interpolated", "random"])

@@ -14,7 +14,7 @@ from PIL import Image
 import metricconv as mc
 from command_errors import fails
 from metricconv.cli.app import run
-from metricconv.cli.filtering import _bar, filter_file
+from metricconv.cli.filtering import filter_file, progress_bar
 
 BOX = ["-m", "box", "-k", "3"]
 
@@ -68,7 +68,7 @@ def test_names_of_files_do_not_control_the_terminal(capsys):
     assert run(["filter", f"photos/{name}", name, *BOX]) == 0
     assert capsys.readouterr().err == f"wrote {escaped}\n"
     fails(["filter", f"photos/{name}", name, *BOX], capsys, f"{escaped}: already exists")
-    bar = _bar()
+    bar = progress_bar()
     bar.add_task(name)
     with bar.console.capture() as captured:
         bar.console.print(bar.get_renderable())

@@ -20,6 +20,7 @@ import zarr
 from rich.progress import Progress
 
 from command_errors import fails
+from metricconv import filters
 from metricconv._errors import UserError
 from metricconv.cli.app import run
 from metricconv.io import tiled
@@ -121,7 +122,7 @@ def test_cluster_computes_the_same_with_a_worker_lost(pixels, processes, monkeyp
     text = io.StringIO()
     console = rich.console.Console(file=text, force_terminal=True, width=100)
     bar = partial(Progress, console=console, redirect_stdout=False, redirect_stderr=False)
-    monkeypatch.setattr("metricconv.cli.filtering._bar", bar)
+    monkeypatch.setattr("metricconv.cli.filtering.progress_bar", bar)
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.05)
     processes("dask_scheduler")
     workers = [processes("dask_worker", "--nthreads", "1") for _ in range(2)]
@@ -133,6 +134,18 @@ def test_cluster_computes_the_same_with_a_worker_lost(pixels, processes, monkeyp
     assert np.array_equal(zarr.load("out.zarr"), zarr.load("expected.zarr"))
     assert not [p.name for p in Path().iterdir() if p.name.startswith(".")]
     assert "computing the largest ball" in text.getvalue() and "filtering in.zarr" in text.getvalue()
+
+
+@pytest.mark.slow
+def test_cluster_denoises_tiles_to_the_whole(pixels, processes):
+    zarr.save("wide.zarr", np.tile(pixels, (1, 3)))
+    processes("dask_scheduler")
+    for _ in range(2):
+        processes("dask_worker", "--nthreads", "1")
+    arguments = ["--sigma", "9000", "--tile", "160"]
+    assert run(["denoise", "wide.zarr", "out.zarr", *arguments, "--scheduler", address()]) == 0
+    whole = filters.denoise(np.tile(pixels, (1, 3)), 9000)
+    assert np.abs(zarr.load("out.zarr").astype(int) - whole).max() <= 1
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from . import external
 from .balls import balls_command
 from .compare import compare_command
 from .console import print_error, print_line, results
+from .denoising import denoise_command
 from .doctor import doctor_command
 from .filtering import filter_command
 
@@ -43,6 +44,7 @@ def _metricconv(
 
 
 _IMAGES, _EXPERIMENTS = "Images", "Experiments and diagnostics"
+app.command("denoise", rich_help_panel=_IMAGES)(denoise_command)
 app.command("filter", rich_help_panel=_IMAGES)(filter_command)
 app.command("balls", rich_help_panel=_IMAGES)(balls_command)
 app.command("compare", rich_help_panel=_IMAGES)(compare_command)

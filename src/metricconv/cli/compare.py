@@ -3,9 +3,10 @@
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import rich.table
@@ -23,15 +24,9 @@ from ..io.image_data import ImageData, spatial_shape
 from ..viz import canvas
 from . import options
 from .console import console, print_line, results
-from .options import FilterOptions, ImageFileOptions, ImageMetricOptions, Method, MetricName
+from .options import FilterOptions, ImageFileOptions, ImageMetricOptions, Method
 
 __all__ = ["FilterResult", "compare_command", "filters_to_compare"]
-
-# Defaults tuned for Gaussian noise of σ = 0.1.
-_TUNED = {
-    Method.tangent: ImageMetricOptions(MetricName("gradient"), iota=0.15, alpha=20.0, scale=1.5),
-    Method.geodesic: ImageMetricOptions(MetricName("edge"), iota=0.01, alpha=20.0, scale=1.0),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +66,9 @@ def compare_command(
 ) -> None:
     """Denoise an image with every filter; print PSNR and SSIM and write a figure.
 
-    Without --clean, IN is the clean image and Gaussian noise is added to it. Metric options apply to tangent and
-    geodesic balls; their defaults are tuned for noise of σ = 0.1. Prints the commands that reproduce both filters.
+    Without --clean, IN is the clean image and Gaussian noise is added to it. `denoise` estimates its level. Metric
+    options apply to tangent and geodesic balls; their defaults are those of `filter`, tuned for noise of σ = 0.1.
+    Prints the commands that reproduce both filters.
 
     * `metricconv compare photo.png`
     * `metricconv compare noisy.png --clean photo.png --csv rows.csv`
@@ -99,11 +95,13 @@ def compare_command(
     generator = np.random.default_rng(seed)
     noisy = image + generator.normal(0.0, noise, image.shape) if clean is None else image
     rows = [_row("noisy", reference, noisy, data.channel_axis, 0.0)]
-    for name, filter_options in candidates.items():
+    functions: dict[str, Callable[..., Any]] = {
+        name: partial(getattr(filters, filter_options.function), **filter_options.keywords())
+        for name, filter_options in candidates.items()
+    }
+    for name, function in (functions | {"denoise": filters.denoise}).items():
         with console.status(name):
-            apply = partial(
-                getattr(filters, filter_options.function), channel_axis=data.channel_axis, **filter_options.keywords()
-            )
+            apply = partial(function, channel_axis=data.channel_axis)
             apply(_corner(noisy, data.channel_axis))  # excludes compilation from the timing
             start = time.perf_counter()
             filtered = apply(noisy)
@@ -114,7 +112,7 @@ def compare_command(
             write_table(table, [_csv_row(row, source, clean, noise, seed, samples) for row in rows])
     results.print(_table(rows))
     for filter_options in candidates.values():
-        if filter_options.method in _TUNED:
+        if filter_options.method in (Method.tangent, Method.geodesic):
             print_line(_command(filter_options), results)
     print_line(f"wrote {target}" + (f" and {table}" if table else ""))
 
@@ -128,19 +126,17 @@ def filters_to_compare(samples: int, given: ImageMetricOptions, seed: int) -> di
         "dilated by 3": FilterOptions(Method.dilated, odd),
         "random deformable": FilterOptions(Method.random, odd, seed=seed),
         "interpolated 5 × 5": FilterOptions(Method.interpolated, max(samples, 2)),
-        "tangent balls": FilterOptions(Method.tangent, samples, _tuned(Method.tangent, given)),
-        "geodesic balls": FilterOptions(Method.geodesic, samples, _tuned(Method.geodesic, given)),
+        "tangent balls": FilterOptions(Method.tangent, samples, _for_method(given, Method.tangent)),
+        "geodesic balls": FilterOptions(Method.geodesic, samples, _for_method(given, Method.geodesic)),
     }
 
 
-def _tuned(method: Method, given: ImageMetricOptions) -> ImageMetricOptions:
-    """Return the tuned defaults of the method, overridden by the options given."""
-    # Defaults tuned for one metric do not apply to another.
-    start = _TUNED[method] if given.name in (None, _TUNED[method].name) else ImageMetricOptions(given.name)
-    changes = {key: value for key, value in dataclasses.asdict(given).items() if value is not None}
-    if given.name is None and start.name != "gradient":
-        changes.pop("eps_omega", None)
-    return dataclasses.replace(start, **changes)
+def _for_method(given: ImageMetricOptions, method: Method) -> ImageMetricOptions:
+    """Return the options of a method, with its defaults; those that only the metric of the other has are dropped."""
+    options = given.or_tuned(method)
+    if given.name is None and options.name != "gradient":
+        options = dataclasses.replace(options, eps_omega=None)
+    return options
 
 
 def _command(filter_options: FilterOptions) -> str:

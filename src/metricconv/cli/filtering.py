@@ -32,10 +32,17 @@ __all__ = [
     "SchedulerOption",
     "SkipExistingOption",
     "TileOption",
+    "check_paths",
     "filter_command",
     "filter_file",
+    "filter_files",
     "filter_folder",
+    "is_tiled",
+    "progress_bar",
 ]
+
+# A function of the paths IN and OUT, which may accept ``report``: a function of the finished rows and of all rows.
+FilterOne = Callable[..., None]
 
 _ADDRESS = re.compile(r"(?:tcp|tls)://(?:[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})", re.ASCII)
 
@@ -92,33 +99,57 @@ def filter_command(
     floats, 2-D or a volume. OUT keeps the bit depth (1 bit becomes 8), alpha channel and color profile of IN. Tiles can
     be read from and written to .zarr, .tif and .npy; a .zarr is always filtered in tiles.
 
-    Defaults of --iota, --alpha and --scale: 0.1, 100, 0 for gradient; 0.05, 10, 1.5 for edge; 0.2, 10, 1 for structure.
+    Defaults of --iota, --alpha and --scale, tuned for noise of σ = 0.1: 0.15, 20, 1.5 for tangent balls of gradient;
+    0.01, 20, 1 for geodesic balls of edge. Otherwise 0.1, 100, 0 for gradient; 0.05, 10, 1.5 for edge; 0.2, 10, 1 for
+    structure. To remove noise, `denoise` is stronger and needs no options.
 
     * `metricconv filter noisy.png smooth.png`
-    * `metricconv filter noisy.png smooth.png --iota 0.15 --alpha 20 --scale 1.5`
+    * `metricconv filter noisy.png smooth.png --iota 0.05 --alpha 10`
     * `metricconv filter scans/ smooth/ --method geodesic`
     * `metricconv filter ct.npy out.npy --axes zyx -k 5`
     * `metricconv filter big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
     * `metricconv filter big.zarr out.zarr --scheduler tcp://host:8786` (on a cluster)
     """
     filter_options.keywords()  # raises for invalid combinations before anything is read
+    check_paths(source, output, files, skip_existing, scheduler)
+    if is_tiled(source, output, tile):
+        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
+        apply = tiled_filter.averages(filter_options)
+        with progress_bar() as progress:
+            tiled_filter.filter_tiled(source, output, apply, files, tile or 1024, progress, scheduler)
+        print_line(f"wrote {output}")
+    else:
+        filter_one = partial(filter_file, filter_options=filter_options, files=files)
+        filter_files(source, output, filter_one, files, skip_existing)
+
+
+def check_paths(
+    source: Path, output: Path, files: ImageFileOptions, skip_existing: bool, scheduler: str | None
+) -> None:
+    """Check the options of paths before anything is read."""
     if skip_existing and (files.force or not source.is_dir()):
         raise UserError("--skip-existing: requires that IN is a folder, and cannot be combined with --force")
     if scheduler is not None:
         _check_scheduler(scheduler, source, output)
-    if tile is not None or images.is_zarr(source) or images.is_zarr(output):
-        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
-        with _bar() as progress:
-            tiled_filter.filter_tiled(source, output, filter_options, files, tile or 1024, progress, scheduler)
-        print_line(f"wrote {output}")
-    elif source.is_dir():
-        filter_folder(source, output, filter_options, files, skip_existing)
-    else:
-        images.check_output(output, force=files.force, inputs=(source,))
-        with _bar() as progress:
-            task = progress.add_task(f"filtering {source.name}", total=None)
-            filter_file(source, output, filter_options, files, partial(_report, progress, task))
-        print_line(f"wrote {output}")
+
+
+def is_tiled(source: Path, output: Path, tile: int | None) -> bool:
+    """Return whether an image is filtered in tiles."""
+    return tile is not None or images.is_zarr(source) or images.is_zarr(output)
+
+
+def filter_files(
+    source: Path, output: Path, filter_one: FilterOne, files: ImageFileOptions, skip_existing: bool
+) -> None:
+    """Filter a file or all images of a folder, with a progress bar."""
+    if source.is_dir():
+        filter_folder(source, output, filter_one, files, skip_existing)
+        return
+    images.check_output(output, force=files.force, inputs=(source,))
+    with progress_bar() as progress:
+        task = progress.add_task(f"filtering {source.name}", total=None)
+        filter_one(source, output, report=partial(_report, progress, task))
+    print_line(f"wrote {output}")
 
 
 def filter_file(
@@ -143,7 +174,7 @@ def filter_file(
 
 
 def filter_folder(
-    source: Path, output: Path, filter_options: FilterOptions, files: ImageFileOptions, skip_existing: bool
+    source: Path, output: Path, filter_one: FilterOne, files: ImageFileOptions, skip_existing: bool
 ) -> None:
     """Filter all images of a folder; failures do not stop the others, but the exit code is 1.
 
@@ -162,12 +193,12 @@ def filter_folder(
     for path in found:
         images.check_output(output / path.name, force=files.force, inputs=(path,))
     failed = 0
-    with _bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("filtering", total=len(found))
         for path in found:
             progress.update(task, description=path.name)
             try:
-                filter_file(path, output / path.name, filter_options, files)
+                filter_one(path, output / path.name)
             except (UserError, ValueError, OSError) as error:
                 failed += 1
                 # An OSError may name no file, or a temporary one.
@@ -199,6 +230,7 @@ class _Description(ProgressColumn):
         return Text(printable(task.description))
 
 
-def _bar() -> Progress:
+def progress_bar() -> Progress:
+    """Return a progress bar, which is shown in terminals only."""
     parts = (SpinnerColumn(), _Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

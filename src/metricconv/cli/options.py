@@ -98,6 +98,10 @@ class ImageFileOptions:
         return images.read(path, self.axes, self.max_pixels or images.MAX_PIXELS)
 
 
+_TUNED: dict[Method, dict[str, Any]] = {
+    Method.tangent: {"name": MetricName("gradient"), "iota": 0.15, "alpha": 20.0, "scale": 1.5},
+    Method.geodesic: {"name": MetricName("edge"), "iota": 0.01, "alpha": 20.0, "scale": 1.0},
+}
 _MIN_IOTA = 1e-12  # its cube, the determinant of a volume's metric, is still a normal float32
 _MIN_SCALE = 0.1  # pixels; at smaller scales the sampled filter is the same
 
@@ -151,6 +155,17 @@ class ImageMetricOptions:
         """The options that are not None, with their values."""
         options = {"--metric": self.name, "--iota": self.iota, "--alpha": self.alpha, "--scale": self.scale}
         return {key: value for key, value in (options | {"--eps-omega": self.eps_omega}).items() if value is not None}
+
+    def or_tuned(self, method: Method) -> "ImageMetricOptions":
+        """Return the options with the defaults of a method, which are tuned for Gaussian noise of σ = 0.1.
+
+        Those of another metric than the default of the method are the defaults of its function.
+        """
+        tuned = _TUNED[method]
+        if self.name not in (None, tuned["name"]):
+            return self
+        given = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        return ImageMetricOptions(**tuned | given)
 
     def check(self) -> None:
         """Check ranges; errors name the option."""
@@ -252,9 +267,9 @@ class FilterOptions:
         arguments: dict[str, Any] = {"padding_mode": self.padding.value}
         match self.method:
             case Method.tangent | Method.geodesic:
-                default = "gradient" if self.method == Method.tangent else "edge"
+                metric = self.metric.or_tuned(self.method)
                 arguments |= {"samples": self.samples, "center": self.center}
-                arguments["metric"] = self.metric.function(default, self.padding.value)
+                arguments["metric"] = metric.function(str(metric.name), self.padding.value)
                 arguments |= {"stencil": self.stencil.value} if self.stencil else {}
                 arguments |= {"steps": self.steps} if self.steps is not None else {}
             case Method.box:

@@ -10,6 +10,7 @@ is accurate enough and takes half the time and memory. All channels are filtered
 """
 
 from ._balls import geodesic_filter, tangent_filter
+from ._denoise import denoise
 from ._diffusion import anisotropic_diffusion
 from ._grids import box_filter, dilated_filter, interpolated_filter
 from ._modules import (
@@ -21,7 +22,9 @@ from ._modules import (
     RandomDeformableFilter,
     TangentFilter,
 )
+from ._noise import estimate_noise
 from ._random import random_deformable_filter
+from ._regression import regression_filter, regression_gradient
 
 __all__ = [
     "AnisotropicDiffusion",
@@ -33,9 +36,13 @@ __all__ = [
     "TangentFilter",
     "anisotropic_diffusion",
     "box_filter",
+    "denoise",
     "dilated_filter",
+    "estimate_noise",
     "geodesic_filter",
     "interpolated_filter",
     "random_deformable_filter",
+    "regression_filter",
+    "regression_gradient",
     "tangent_filter",
 ]

@@ -18,14 +18,20 @@ Image = TypeVar("Image", "numpy.ndarray[Any, Any]", Tensor)
 
 def filter_image(image: Image, channel_axis: int | None, mean: Callable[[Tensor], Tensor]) -> Image:
     """Apply a function of tensors (1, C, *spatial) to an image."""
+    return filter_components(image, channel_axis, mean)[0]
+
+
+def filter_components(image: Image, channel_axis: int | None, function: Callable[[Tensor], Tensor]) -> Image:
+    """Apply a function from tensors (1, C, *spatial) to (n, C, *spatial); return n images along a new first axis."""
     _checks.not_traced("filters")
     values = _images.to_floats(image)
     dtype = _images.result_dtype(image, values)
     x = _images.to_field(values, channel_axis)
+    axes = values.dim()
     del values  # frees memory
-    y = mean(x)
+    y = function(x)
     del x
-    y = y.squeeze(0).squeeze(0) if channel_axis is None else y.squeeze(0).movedim(0, channel_axis)
+    y = y.squeeze(1) if channel_axis is None else y.movedim(1, channel_axis % axes + 1)
     if isinstance(image, Tensor):
         return y.to(dtype)
     return y.detach().to(dtype, memory_format=torch.contiguous_format).contiguous().numpy()
@@ -33,15 +39,23 @@ def filter_image(image: Image, channel_axis: int | None, mean: Callable[[Tensor]
 
 def average(x: Tensor, support: Support, padding_mode: str) -> Tensor:
     """Average each channel over a support."""
+    return convolve_centered(x, support, _equal_weights(x, support), padding_mode)
+
+
+def convolve_centered(x: Tensor, support: Support, weight: Tensor, padding_mode: str) -> Tensor:
+    """Convolve each channel with weights (C, 1, *kernel_size) over a support, padded to the size of the image."""
     padding = tuple(d * (k - 1) // 2 for k, d in zip(support.kernel_size, support.dilation, strict=True))
-    return convolve(x, support, padding, padding_mode)
+    return support_conv(x, support, weight, padding=padding, groups=x.shape[1], padding_mode=padding_mode)
 
 
 def convolve(x: Tensor, support: Support, padding: tuple[int, ...], padding_mode: str) -> Tensor:
     """Convolve each channel with equal weights of sum 1."""
-    channels = x.shape[1]
-    weight = x.new_full((channels, 1, *support.kernel_size), 1 / support.samples)
-    return support_conv(x, support, weight, padding=padding, groups=channels, padding_mode=padding_mode)
+    weight = _equal_weights(x, support)
+    return support_conv(x, support, weight, padding=padding, groups=x.shape[1], padding_mode=padding_mode)
+
+
+def _equal_weights(x: Tensor, support: Support) -> Tensor:
+    return x.new_full((x.shape[1], 1, *support.kernel_size), 1 / support.samples)
 
 
 def padded_strips(x: Tensor, step: int, margin: int, padding_mode: str) -> Iterator[tuple[int, int, Tensor]]:

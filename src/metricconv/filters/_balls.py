@@ -59,7 +59,7 @@ def tangent_filter(
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
     mode = _checks.padding_mode(padding_mode)
-    make_balls = _ball_factory(TangentBall, samples, metric, stencil, mode)
+    make_balls = ball_factory(TangentBall, _checked_stencil(stencil, samples), metric, mode)
     return _filter_over_balls(image, channel_axis, make_balls, mode, center, progress)
 
 
@@ -101,30 +101,24 @@ def geodesic_filter(
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=metric_mode)
 
-    make_balls = _ball_factory(make, samples, metric, stencil, mode)
+    make_balls = ball_factory(make, _checked_stencil(stencil, samples), metric, mode)
     return _filter_over_balls(image, channel_axis, make_balls, mode, center, progress)
 
 
-def _ball_factory(
+def ball_factory(
     make: Callable[[Metric, Stencil, tuple[int, ...]], BallKind],
-    samples: int,
+    make_stencil: Callable[[int], Stencil],
     metric: MetricSource,
-    stencil: str | Stencil,
     padding_mode: str,
 ) -> Callable[[Tensor], BallKind]:
-    """Return the function from an image to its balls."""
-    check_at_most(samples, MAX_SIDE, "samples")
-    make_stencil = stencils.stencil_factory(stencil, samples)
+    """Return the function from an image to its balls, given the function from a number of axes to a stencil."""
     if not isinstance(metric, str | Metric) and not callable(metric):
         raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
     source = metric if isinstance(metric, Metric) else image_metric(metric, padding_mode=padding_mode)
     always_positive = isinstance(metric, str) or metric in IMAGE_METRICS.values()
 
     def balls(x: Tensor) -> BallKind:
-        dim = x.dim() - 2
-        if isinstance(stencil, str):
-            check_sample_count(samples, dim, "samples")
-        reference = make_stencil(dim)
+        reference = make_stencil(x.dim() - 2)
         field = source if isinstance(source, Metric) else source(x)
         _checks.instance_of(field, Metric, "metric")
         if not always_positive:
@@ -135,6 +129,19 @@ def _ball_factory(
         return make(field, reference, centering_dilation(reference.kernel_size))
 
     return balls
+
+
+def _checked_stencil(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:
+    """Return the function from a number of axes to a stencil, which checks the number of samples."""
+    check_at_most(samples, MAX_SIDE, "samples")
+    make_stencil = stencils.stencil_factory(stencil, samples)
+
+    def make(dim: int) -> Stencil:
+        if isinstance(stencil, str):
+            check_sample_count(samples, dim, "samples")
+        return make_stencil(dim)
+
+    return make
 
 
 def _filter_over_balls(

@@ -1,0 +1,144 @@
+"""``metricconv denoise``: remove noise from an image or a folder of images."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import filters
+from .._errors import UserError, out_of_memory_as_user_error
+from .._options import expand_options
+from ..io import images
+from ..io.image_data import Array, ImageData
+from .console import print_line
+from .external import import_extra
+from .filtering import (
+    SchedulerOption,
+    SkipExistingOption,
+    TileOption,
+    check_paths,
+    filter_files,
+    is_tiled,
+    progress_bar,
+)
+from .options import ImageFileOptions
+
+__all__ = ["denoise_command"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DenoiseOptions:
+    """Arguments of ``filters.denoise``."""
+
+    sigma: Annotated[
+        str,
+        typer.Option(
+            "--sigma",
+            metavar="auto|NUMBER",
+            help="Standard deviation of the noise, in the units of the image (0 to 255 for 8 bits).",
+        ),
+    ] = "auto"
+    spacing: Annotated[
+        str | None,
+        typer.Option(
+            "--spacing",
+            metavar="Z,Y,X",
+            help="Distance between pixels along each axis, such as 3,1,1. Default: the same along all axes.",
+        ),
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the arguments by name; errors name the option."""
+        sigma: float | str = "auto"
+        if self.sigma != "auto":
+            sigma = _number(self.sigma)
+            if not 0 <= sigma < math.inf:
+                raise UserError(f"--sigma {self.sigma}: must be auto or a number of at least 0")
+        if self.spacing is None:
+            return {"sigma": sigma}
+        spacing = tuple(map(_number, self.spacing.split(",")))
+        if len(spacing) not in (2, 3) or not all(1e-18 <= step <= 1e18 for step in spacing):
+            raise UserError(f"--spacing {self.spacing}: must be two or three positive numbers, such as 3,1,1")
+        return {"sigma": sigma, "spacing": spacing}
+
+    def check_fits(self, path: Path, image: ImageData) -> None:
+        """Check that the options suit an image."""
+        axes = len(image.spatial)
+        if self.spacing is not None and self.spacing.count(",") + 1 != axes:
+            raise UserError(f"--spacing {self.spacing}: must be {axes} numbers for {path}, one per axis")
+        if image.pixels.dtype.kind == "b" or (image.pixels.dtype.kind in "ui" and image.pixels.dtype.itemsize > 4):
+            raise UserError(f"{path}: contains {image.pixels.dtype}, expected floats or integers of 8 to 32 bits")
+
+
+@expand_options
+def denoise_command(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
+    ],
+    denoise_options: DenoiseOptions,
+    files: ImageFileOptions,
+    tile: TileOption = None,
+    skip_existing: SkipExistingOption = False,
+    scheduler: SchedulerOption = None,
+) -> None:
+    """Remove noise from an image; the noise level is estimated.
+
+    Files are read and written as by `filter`; the alpha channel is kept.
+
+    * `metricconv denoise noisy.png clean.png`
+    * `metricconv denoise noisy.png clean.png --sigma 25`
+    * `metricconv denoise scans/ clean/`
+    * `metricconv denoise ct.npy out.npy --axes zyx --spacing 3,1,1`
+    * `metricconv denoise big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
+    """
+    denoise_options.keywords()  # raises for invalid values before anything is read
+    check_paths(source, output, files, skip_existing, scheduler)
+    if is_tiled(source, output, tile):
+        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
+        apply = partial(_denoise_tiles, denoise_options)
+        with progress_bar() as progress:
+            tiled_filter.filter_tiled(
+                source, output, apply, files, tile or 1024, progress, scheduler, "estimating the noise"
+            )
+        print_line(f"wrote {output}")
+    else:
+        denoise_one = partial(_denoise_file, denoise_options=denoise_options, files=files)
+        filter_files(source, output, denoise_one, files, skip_existing)
+
+
+def _denoise_file(
+    source: Path,
+    output: Path,
+    denoise_options: DenoiseOptions,
+    files: ImageFileOptions,
+    report: Callable[[int, int], None] | None = None,
+) -> None:
+    with out_of_memory_as_user_error(source):
+        image = files.read(source)
+        images.check_format(output, image)
+        denoise_options.check_fits(source, image)
+        keywords = denoise_options.keywords()
+        pixels = filters.denoise(image.pixels, channel_axis=image.channel_axis, progress=report, **keywords)
+        images.check_result(source, pixels)
+        images.write(output, dataclasses.replace(image, pixels=pixels), force=files.force)
+
+
+def _denoise_tiles(denoise_options: DenoiseOptions, source: Path, image: ImageData, tile: int) -> Array:
+    denoise_options.check_fits(source, image)
+    tiled_filter, large = (import_extra(f"metricconv.{name}", "large") for name in ("cli.tiled_filter", "large"))
+    pixels, chunks = tiled_filter.in_tiles(source, image, tile)
+    keywords = denoise_options.keywords()
+    return large.denoise(pixels, channel_axis=image.channel_axis, **keywords).rechunk(chunks)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text stands for, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
