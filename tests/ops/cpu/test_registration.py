@@ -33,16 +33,12 @@ def test_auto_selects_the_cpu_backend() -> None:
     assert backends.choose_backend(problem()) is backends.BACKENDS["cpu"]
 
 
-@pytest.mark.parametrize(
-    ("support", "reason"),
-    [
-        (mc.GeodesicBall(mc.Riemannian.isotropic(2.0, 3), mc.stencils.onion(3, 3)), "2-D geodesic balls"),
-    ],
-)
-def test_unsupported_supports_fall_back_to_reference(support: mc.Support, reason: str) -> None:
-    other = problem(support=support)
+def test_four_axes_fall_back_to_reference() -> None:
+    ones = (1, 1, 1, 1)
+    tensors = {"input": torch.randn(1, 2, 3, 3, 3, 3), "weight": torch.randn(2, 2, *ones)}
+    other = problem(**tensors, support=mc.Grid(ones, dim=4), stride=ones, padding=(0, 0, 0, 0))
     assert backends.choose_backend(other) is backends.BACKENDS["reference"]
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(ValueError, match="1 to 3 spatial axes"):
         backends.choose_backend(other, "cpu")
 
 
