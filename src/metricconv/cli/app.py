@@ -15,6 +15,7 @@ from .compare import compare_command
 from .console import print_error, print_line, results
 from .doctor import doctor_command
 from .filtering import filter_command
+from .paths import path_command
 
 __all__ = ["app", "run"]
 
@@ -46,6 +47,7 @@ _IMAGES, _EXPERIMENTS = "Images", "Experiments and diagnostics"
 app.command("filter", rich_help_panel=_IMAGES)(filter_command)
 app.command("balls", rich_help_panel=_IMAGES)(balls_command)
 app.command("compare", rich_help_panel=_IMAGES)(compare_command)
+app.command("path", rich_help_panel=_IMAGES)(path_command)
 app.command("explore", rich_help_panel=_IMAGES)(external.explore_command)
 for _name, _command in (
     ("reproduce", external.reproduce_command),

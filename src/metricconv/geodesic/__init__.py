@@ -2,6 +2,7 @@
 
 from .distance import NearestSources, distance_map, geodesic_ball, nearest_sources
 from .paths import path_length, shortest_path, shortest_paths
+from .surfaces import surface_metric, tube_metric
 
 __all__ = [
     "NearestSources",
@@ -11,4 +12,6 @@ __all__ = [
     "path_length",
     "shortest_path",
     "shortest_paths",
+    "surface_metric",
+    "tube_metric",
 ]
