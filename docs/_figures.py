@@ -59,6 +59,7 @@ def main() -> None:
         "padding": padding,
         "ball": ball,
         "samples": samples,
+        "geodesic": geodesic_maps,
         "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
         "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
         "eps_omega": lambda: over_image(
@@ -171,6 +172,35 @@ def samples() -> Figure:
         ax.imshow(filtered, cmap="gray", vmin=0, vmax=1)
         ax.set(xticks=[], yticks=[])
         ax.set_title(f"k = {k}: {psnr:.1f} dB", fontsize=10)
+    return figure
+
+
+def geodesic_maps() -> Figure:
+    """Draw a distance map with shortest paths, geodesic Voronoi cells, and a distance map with drift."""
+    slow = 1 + 40 * torch.from_numpy(skimage.filters.sobel(CAMERA)).float()  # paths avoid edges
+    metric = mc.Riemannian(torch.tensor([1.0, 0.0, 1.0]).view(1, 1, 3, 1, 1) * slow.square())
+    start, ends = [110.0, 15.0], [[20.0, 20.0], [15.0, 110.0], [60.0, 100.0], [118.0, 90.0]]
+    seeds = [[y, x] for y in (16.0, 48.0, 80.0, 112.0) for x in (16.0, 48.0, 80.0, 112.0)]
+    ahead = torch.tensor([-0.3, 0.6]).view(1, 1, 2, 1, 1)
+    randers = mc.Randers(metric.M, ahead * slow)
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+    for ax, field, title in (
+        (axes[0], metric, "Riemannian"),
+        (axes[2], randers, r"Randers, $\omega$ to the upper right"),
+    ):
+        distance = mc.geodesic.distance_map(field, [start])[0, 0]
+        ax.imshow(CAMERA, cmap="gray")
+        ax.contour(distance, levels=24, cmap="viridis", linewidths=0.7)
+        for path in mc.geodesic.shortest_paths(field, start, ends):
+            ax.plot(path[:, 1], path[:, 0], color="tab:orange", linewidth=1.5)
+        ax.plot(start[1], start[0], "o", color="tab:red", markersize=5)
+        ax.set_title(f"distance and shortest paths: {title}", fontsize=9)
+    cells = mc.geodesic.nearest_sources(metric, seeds).label[0, 0, 0].numpy()
+    axes[1].imshow(skimage.segmentation.mark_boundaries(CAMERA, cells, color=(1, 0.6, 0)))
+    axes[1].plot([x for _, x in seeds], [y for y, _ in seeds], "o", color="tab:red", markersize=3)
+    axes[1].set_title("nearest of 16 sources", fontsize=9)
+    for ax in axes:
+        ax.set_axis_off()
     return figure
 
 

@@ -12,15 +12,16 @@ from torch import nn
 import metricconv as mc
 
 PUBLIC_MODULES = (
-    *("metricconv", "metricconv.conversion", "metricconv.filters", "metricconv.large", "metricconv.metrics"),
+    *("metricconv", "metricconv.conversion", "metricconv.filters", "metricconv.geodesic", "metricconv.large"),
+    "metricconv.metrics",
     *("metricconv.metrics.parametrizations", "metricconv.nn", "metricconv.ops", "metricconv.stencils"),
     *("metricconv.supports", "metricconv.viz"),
 )
 # Classes that users do not construct, abstract ones and values that functions return; and what needs a GPU.
 NOT_CALLED = {
-    "capture",
+    *("capture", "geodesic_distance"),  # needs a GPU; deprecated
     *("AdaptiveConv", "Metric", "MetricConv", "Parametrization", "Spectral", "Support"),
-    *("BackendReport", "BackendState", "Ball", "Conversion", "RandersFit", "Rays"),
+    *("BackendReport", "BackendState", "Ball", "Conversion", "NearestSources", "RandersFit", "Rays"),
 }
 
 
@@ -124,7 +125,15 @@ _EXAMPLES: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "image_metric": {"metric": "edge"},
     "geodesics": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "directions": [[0.0, 1.0]], "steps": 4},
     "exp_map": lambda: {"metric": metric(), "points": [[2.0, 2.0]], "vectors": [[0.0, 1.0]], "steps": 4},
-    "geodesic_distance": lambda: {"metric": metric(), "source": [[2.0, 2.0]]},
+    "distance_map": lambda: {
+        **{"metric": metric(), "sources": [[2.0, 2.0]], "initial": [0.0], "mask": torch.ones(6, 6, dtype=torch.bool)},
+        **{"stop_at": [[4.0, 4.0]], "max_distance": 3.0},
+    },
+    "nearest_sources": lambda: {"metric": metric(), "sources": [[2.0, 2.0], [4.0, 1.0]], "k": 2},
+    "geodesic_ball": lambda: {"metric": metric(), "center": [2.0, 2.0], "radius": 1.0},
+    "shortest_path": lambda: {"metric": metric(), "start": [2.0, 2.0], "end": [4.0, 1.0]},
+    "shortest_paths": lambda: {"metric": metric(), "start": [2.0, 2.0], "ends": [[4.0, 1.0]]},
+    "path_length": lambda: {"metric": metric(), "path": [[2.0, 2.0], [4.0, 1.0]]},
     "smoothed": lambda: {"metric": metric()},
     "check_positive": lambda: {"metric": metric()},
     "fit_randers": lambda: {"offsets": image(1, 1, 9, 2, 4, 4), "levels": [1.0] * 9, "refinements": 1},

@@ -9,7 +9,8 @@ from torch import Tensor
 import metricconv as mc
 from helpers import randers
 from metricconv._interpolation import interpolate
-from metricconv.metrics import geodesic_distance, smoothed
+from metricconv.metrics import smoothed
+from metricconv.metrics.eikonal import hopf_lax_distance
 from metricconv.metrics.flow import FlowField, Vector, rates
 
 
@@ -89,6 +90,6 @@ def distances(
     nodes = torch.stack(lattice((2 * half * refine + 1,) * 2)) / refine
     fine = type(metric).cat(windows).at(nodes.unsqueeze(0)).scaled(float(refine))
     center = torch.full((1, 2), float(half * refine), dtype=torch.float64)
-    distance = geodesic_distance(fine, center, reach=refine // 2)
+    distance = hopf_lax_distance(fine, center, reach=refine // 2)
     position = torch.stack([offsets[:, :, y, x] for y, x in pixels]) + half
     return interpolate(distance, position * refine, "border")[:, 0]

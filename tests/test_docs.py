@@ -109,7 +109,7 @@ def test_api_pages_document_every_public_name():
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     names = {name.rpartition(".")[2] for name in re.findall(r"^::: metricconv\.(\S+)", text, re.MULTILINE)}
     names |= {"PARAMETRIZATIONS", "STENCILS", "metric_conv1d", "metric_conv2d", "metric_conv3d"}  # in the text
-    modules = (mc, mc.conversion, mc.filters, mc.metrics, mc.nn, mc.ops, mc.stencils, mc.supports, viz)
+    modules = (mc, mc.conversion, mc.filters, mc.geodesic, mc.metrics, mc.nn, mc.ops, mc.stencils, mc.supports, viz)
     public = {name for module in modules for name in module.__all__ if not inspect.ismodule(getattr(module, name))}
     assert public - names == set()
 

@@ -31,11 +31,11 @@ SECONDS, BYTES = 5, 2**30
 ALIASES = {
     **{"x": "input", "images": "image", "backgrounds": "image", "targets": "target", "point": "points"},
     **{"source": "metric", "metric": "source"},
+    **{"sources": "metric", "start": "metric", "center": "metric", "path": "metric"},
 }
 # Arguments that are not checked here.
 EXCEPTIONS = {
     *((f"nn.{layer}Conv{d}d", "device") for layer in ("Metric", "Deformable", "Dilated", "Shifted") for d in (1, 2, 3)),
-    ("metrics.geodesic_distance", "max_rounds"),  # a RuntimeError if there are too few
     ("Randers.from_zermelo", "wind"),  # must be inside the ellipsoid
     # The model of the user raises the errors of torch.
     *(("viz.plot_gradcam", "images"), ("viz.receptive_field", "image"), ("viz.plot_receptive_field", "image")),
@@ -66,7 +66,7 @@ TENSORS: dict[str, Callable[[Tensor], Tensor]] = {
     "nested": lambda t: torch.nested.nested_tensor([t]),
     "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
     "huge": lambda t: torch.full_like(t, 3e38),
-    "negative": lambda t: -torch.ones_like(t),
+    "negative": lambda t: torch.full_like(t, -1),
 }
 METRICS: dict[str, Callable[[mc.Metric], Any]] = {
     **{name: lambda m, change=TENSORS[name]: m.map(change) for name in ("no batch", "meta", "huge", "negative")},

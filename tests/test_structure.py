@@ -18,7 +18,7 @@ ORDER = [
     {"supports"},
     {"ops"},
     {"nn"},
-    {"conversion", "filters", "large", "viz"},
+    {"conversion", "filters", "geodesic", "large", "viz"},
     {"metricconv"},  # the public API in __init__
     {"cli", "app"},
 ]

@@ -1,7 +1,7 @@
 """Convolutions whose support is the unit ball of an explicit metric."""
 
 from . import _startup as _startup
-from . import conversion, filters, metrics, nn, ops, stencils, supports
+from . import conversion, filters, geodesic, metrics, nn, ops, stencils, supports
 from .conversion import convert, to_conv
 from .metrics import Metric, Randers, Riemannian
 from .ops import (
@@ -35,6 +35,7 @@ __all__ = [
     "convert",
     "deform_conv2d",
     "filters",
+    "geodesic",
     "metric_conv",
     "metric_conv1d",
     "metric_conv2d",

@@ -42,6 +42,77 @@ def test_distances_of_hyperbolic_half_plane():
     assert (distance - exact).abs().mean() < 0.003 * exact.mean()
 
 
+def test_distances_on_the_sphere():
+    y, x = ((c - 20) / 20 for c in lattice((41, 41)))  # stereographic projection
+    distance = distance_map(conformal(2 / (1 + y**2 + x**2) / 20), [[10.0, 12.0]])[0, 0]
+    b, a = -0.5, -0.4
+    chord = ((y - b) ** 2 + (x - a) ** 2) / ((1 + y**2 + x**2) * (1 + a**2 + b**2))
+    exact = 2 * torch.asin(chord.sqrt())
+    assert (distance - exact).abs().mean() < 0.003 * exact.mean()
+
+
+def test_distances_in_a_rotating_wind_are_times_of_straight_lines_in_its_frame():
+    y, x = (c - 20 for c in lattice((41, 41)))
+    turn, source = 0.03, torch.tensor([-6.0, 4.0], dtype=torch.float64)
+    wind = turn * torch.stack([x, -y])[None, None]
+    metric = mc.Randers.from_zermelo(mc.Riemannian(constant([1.0, 0.0, 1.0], (41, 41))), wind)
+    distance = distance_map(metric, (source + 20)[None])[0, 0]
+    times = torch.linspace(0, 80, 4001, dtype=torch.float64).view(-1, 1, 1)
+    # At time t the point (y, x) was at R(−t)(y, x) in the rotating frame; the first time within reach of the source.
+    c, s = torch.cos(turn * times), torch.sin(turn * times)
+    behind = ((c * y - s * x) - source[0]).square() + ((s * y + c * x) - source[1]).square()
+    exact = times.flatten()[(behind.sqrt() <= times).int().argmax(0)]
+    assert (distance - exact).abs().mean() < 0.005 * exact.mean()
+
+
+def test_refraction_follows_the_law_of_snell():
+    y, x = lattice((41, 41))
+    slow = 2.0
+    distance = distance_map(conformal(torch.where(y > 20, slow, 1.0)), [[5.0, 10.0]])[0, 0]
+    crossing = torch.linspace(0, 40, 2001, dtype=torch.float64).view(-1, 1, 1)
+    above = ((20.5 - 5) ** 2 + (crossing - 10) ** 2).sqrt()
+    exact = (above + slow * ((y - 20.5) ** 2 + (x - crossing) ** 2).sqrt()).amin(0)
+    below = y > 21
+    assert ((distance - exact).abs() / exact)[below].mean() < 0.01
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.9])
+def test_metrics_of_condition_1e6_are_solved(drift):
+    direction = constant([0.3, 1.0], (33, 33))
+    metric = mc.Riemannian.needle(direction, 1.0, 1e-3)
+    if drift:
+        metric = mc.Randers(metric.M, drift * direction / metric.dual().norm(direction).unsqueeze(2))
+    distance = distance_map(metric, [[16.0, 16.0]])
+    assert distance.isfinite().all()
+    assert (distance >= 0).all()
+
+
+def test_several_nearest_sources_are_sorted_and_agree_with_single_maps():
+    metric, sources = METRICS["drift"][:, :, :31, :29], [[3.0, 4.0], [25.5, 20.0], [16.0, 9.0], [5.0, 26.0]]
+    nearest = nearest_sources(metric, sources, k=3)
+    each = torch.cat([distance_map(metric, [source], order=1) for source in sources], 1)
+    least, label = each.sort(1)
+    torch.testing.assert_close(nearest.distance[0], least[:, :3], rtol=0.03, atol=0.05)
+    assert (nearest.label[0] == label[:, :3]).double().mean() > 0.97
+    assert nearest_sources(metric, sources[:2], k=3).label[0, 0, 2].eq(-1).all()
+
+
+def test_search_stops_at_targets_and_distances():
+    whole = distance_map(METRICS["drift"], [[10.0, 10.0]])
+    near = distance_map(METRICS["drift"], [[10.0, 10.0]], max_distance=8.0)
+    assert torch.equal(near, torch.where(whole <= 8, whole, math.inf))
+    stopped = distance_map(METRICS["round"], [[10.0, 10.0]], stop_at=[[10.0, 20.5]])[0, 0]
+    assert stopped[10, 20:22].isfinite().all()
+    assert stopped.isinf().double().mean() > 0.5
+
+
+def test_results_do_not_depend_on_threads_or_other_fields():
+    metric = mc.Riemannian.cat([METRICS["round"], METRICS["anisotropic"], METRICS["needle"]])
+    together = distance_map(metric, [[10.0, 10.0]])
+    for n, name in enumerate(("round", "anisotropic", "needle")):
+        assert torch.equal(together[n], distance_map(METRICS[name], [[10.0, 10.0]])[0])
+
+
 def test_distances_in_3d():
     metric = mc.Riemannian(constant([1.0, 0.2, 0.0, 2.0, 0.1, 0.5], (15, 16, 17)))
     exact = metric.norm((torch.stack(lattice((15, 16, 17))) - 7)[None, None])
@@ -91,6 +162,16 @@ def test_gradients_by_metric_and_initial_distances():
     inputs = [t.requires_grad_() for t in (initial, entries, omega)]
     assert torch.autograd.gradcheck(distances, inputs, eps=1e-6, atol=1e-5)
     assert torch.autograd.gradcheck(riemannian, inputs[:2], eps=1e-6, atol=1e-5)
+
+
+def test_without_numba_the_slow_solver_says_how_long_it_takes(monkeypatch):
+    metric = METRICS["round"][:, :, :9, :9]
+    monkeypatch.setattr("metricconv.ops.cpu.missing_dependency", lambda: "numba is not installed")
+    with pytest.warns(RuntimeWarning, match="numba is not installed: distances are computed by a slow solver"):
+        distance = distance_map(metric, [[2.0, 2.0], [6.0, 6.0]], initial=[0.0, 1.0])
+    monkeypatch.undo()
+    expected = distance_map(metric, [[2.0, 2.0], [6.0, 6.0]], initial=[0.0, 1.0])
+    torch.testing.assert_close(distance, expected, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize(

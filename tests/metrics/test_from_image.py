@@ -291,7 +291,7 @@ def test_compiled_metric_of_an_image_that_is_not_finite_is_nan(metric, value):
     assert M[0, 0, 0].isnan().all()
     torch.testing.assert_close(M[1:], metric(image[1:]).M)
     with pytest.raises(ValueError, match="`metric` must be positive"):
-        mc.metrics.geodesic_distance(mc.Riemannian(M[:1]), torch.zeros(1, 2))
+        mc.metrics.eikonal.hopf_lax_distance(mc.Riemannian(M[:1]), torch.zeros(1, 2))
 
 
 def test_images_on_gpus_are_checked_only_on_request(monkeypatch):

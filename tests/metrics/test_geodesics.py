@@ -9,7 +9,8 @@ import torch
 import metricconv as mc
 from geodesy import circle, conformal, lattice, rough
 from helpers import make_metric, randers, riemannian, sphere
-from metricconv.metrics import check_positive, exp_map, geodesic_distance, geodesics, smoothed
+from metricconv.metrics import check_positive, exp_map, geodesics, smoothed
+from metricconv.metrics.eikonal import hopf_lax_distance
 
 
 @pytest.mark.parametrize("kind", ["riemannian", "randers"])
@@ -154,7 +155,7 @@ def test_points_may_be_integers_in_lists_tensors_and_arrays(convert):
     pixel, along = convert([[2, 3]]), convert([[1, 0]])
     assert torch.equal(geodesics(metric, pixel, along), geodesics(metric, point, step))
     assert torch.equal(exp_map(metric, pixel, along), exp_map(metric, point, step))
-    assert torch.equal(geodesic_distance(metric, pixel), geodesic_distance(metric, point))
+    assert torch.equal(hopf_lax_distance(metric, pixel), hopf_lax_distance(metric, point))
 
 
 def test_points_of_invalid_type_raise():
@@ -162,7 +163,7 @@ def test_points_of_invalid_type_raise():
     with pytest.raises(
         TypeError, match=r"`source` must be a torch.Tensor, an array or lists of numbers, got \[\['a'\]\]"
     ):
-        geodesic_distance(metric, [["a"]])
+        hopf_lax_distance(metric, [["a"]])
     with pytest.raises(TypeError, match=r"`points` must hold real numbers, got dtype torch.bool"):
         geodesics(metric, torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 2))
 

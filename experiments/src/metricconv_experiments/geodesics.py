@@ -26,10 +26,10 @@ from metricconv.metrics import (
     Metric,
     Riemannian,
     edge_metric,
-    geodesic_distance,
     gradient_metric,
     smoothed,
 )
+from metricconv.metrics.eikonal import hopf_lax_distance
 from metricconv.stencils import Stencil
 from metricconv.viz import canvas, plot_unit_balls
 from metricconv.viz.balls import KINDS
@@ -97,7 +97,7 @@ def draw_vessels(side: int = 200) -> Figure:
     green = skimage.exposure.rescale_intensity(skimage.transform.resize(green, (side, side), anti_aliasing=True))
     metric = vessel_metric(green)
     source = _source(metric, side)
-    distance = geodesic_distance(metric, source[None])[0, 0]
+    distance = hopf_lax_distance(metric, source[None])[0, 0]
     figure = Figure(figsize=(10, 5.3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, title in ((left, "distance from a vessel pixel"), (right, "geodesics from it to other vessels")):

@@ -6,7 +6,8 @@ u(x) − v_i with v_i = u(y) ± ωᵀe_i, the smaller of both sides, and
     Σ_i ρ_i (u(x) − v_i)₊² = 1.
 
 Pixels are accepted in increasing order of u. Without drift this is causal: v_i counts only if u(y) < u(x), and each
-pixel is accepted once. With drift u(y) may be larger; a pixel whose value still decreases, by more than a tolerance
+pixel is accepted once; values v_i arrive in increasing order, and the sums over i that give u are updated by each. With
+drift u(y) may be larger; a pixel whose value still decreases, by more than a tolerance
 times its difference to the smallest v_i, is accepted again.
 
 Of order 2: when a pixel is accepted, differences become those of order 2, (3 u(x) − 4 u(y) + u(y')) / 2 with
@@ -27,10 +28,13 @@ label       label of the given value that the pixel is reached from
 import numpy as np
 
 from ..ops.cpu.jit import compiled, inlined, noalloc
+from ._queue import has_room, insert, is_empty, load_bucket, new_queue, remove_first, with_room
 
 EDGE, SEED = np.uint32(1 << 31), np.uint32(1 << 30)
 # Second differences of at most this fraction of the first are used.
 _SMOOTH = 0.5
+# Buckets of the queue per mean step.
+_BUCKETS_PER_STEP = 20.0
 
 
 @compiled
@@ -46,20 +50,21 @@ def march(
     """
     count, asymmetric = offsets.shape[1], len(drift) > 0
     state = (metric, drift, pitches, offsets, weights, drifts, flags, distance)
-    values, factors, codes = np.empty(count), np.empty(count), np.empty(count, np.uint32)
-    heap_keys, heap_pixels, size = np.empty(4096), np.empty(4096, np.int32), 0
+    values, factors, codes = np.empty(count), np.empty(count), np.empty(count, np.int64)
+    sums = np.zeros((0 if asymmetric else len(key), 4))  # first v, Σρ, Σρ(v − first), Σρ(v − first)²
     slack = 0.0  # u(x) is at most this much below u(y) for a neighbor y
-    for x in range(len(drifts)):
-        for i in range(count):
-            slack = max(slack, abs(float(drifts[x, i])))
+    if asymmetric and (limit < np.inf or len(targets)):
+        slack = np.max(np.abs(drifts))
+    least = np.inf
+    for value in seed_values:
+        least = min(least, value)
+    queue = with_room(new_queue(least, mean_step(weights) / _BUCKETS_PER_STEP), len(seeds))
     for n in range(len(seeds)):
-        x, value = seeds[n], seed_values[n]
-        if value < key[x]:
-            key[x], choice[x] = value, SEED
+        if seed_values[n] < key[seeds[n]]:
+            key[seeds[n]], choice[seeds[n]] = seed_values[n], SEED
             if len(label):
-                label[x] = seed_labels[n]
-            heap_keys, heap_pixels = room(heap_keys, heap_pixels, size)
-            size = push(heap_keys, heap_pixels, size, value, x)
+                label[seeds[n]] = seed_labels[n]
+            insert(queue, seed_values[n], seeds[n])
     waiting = np.zeros(len(key) if len(targets) else 0, np.bool_)
     remaining, last = 0, -np.inf
     for x in targets:
@@ -67,19 +72,24 @@ def march(
         waiting[x] = True
     limit = limit + slack
     visits = 0
-    while size:
-        value, x = heap_keys[0], heap_pixels[0]
-        size = pop(heap_keys, heap_pixels, size)
+    while visits < most_visits:
+        if is_empty(queue):
+            load_bucket(queue, key)
+            if is_empty(queue):
+                break
+        value, x = remove_first(queue)
         if value > key[x]:
             continue  # a smaller value was accepted before
         if value > limit:
             break
-        if visits == most_visits:
-            break
-        if choice[x] != SEED:
-            value, _, choice[x], parent = solve(x, second_order, value, state, values, factors, codes)
+        if choice[x] & SEED:
+            choice[x] = SEED
+        else:
+            if second_order or asymmetric or flags[x] >> np.uint32(24):
+                value, choice[x] = solve(x, second_order, value, state, values, factors, codes)
             if len(label):
-                label[x] = label[parent]
+                before = neighbor_before(x, value, choice, offsets, weights, drifts, pitches, distance)
+                label[x] = label[before]
         distance[x] = value
         if len(stamp):
             stamp[x] = visits
@@ -90,42 +100,101 @@ def march(
             remaining -= 1
             if not remaining:
                 limit = min(limit, last + slack)
+        if not has_room(queue, start[x + 1] - start[x]):
+            queue = with_room(queue, start[x + 1] - start[x])
         for n in range(start[x], start[x + 1]):
             reader, code = np.int64(readers[n] >> np.uint32(4)), np.int64(readers[n] & np.uint32(15))
             accepted = distance[reader] < np.inf
             if accepted and not asymmetric:
                 continue
-            along = 0.0
+            best, i, along = key[reader], code >> 1, 0.0
             if asymmetric and code < 12:
-                along = float(drifts[reader, code // 2]) * (1 - 2 * (code % 2))
-            if code < 12 and value + along >= key[reader]:
+                along = drifts[reader, i] * (1 - 2 * (code & 1))
+            if code < 12 and value + along >= best:
                 continue
-            found, least, _, _ = solve(reader, False, np.inf, state, values, factors, codes)
-            if found < key[reader] - (tolerance * (found - least) if accepted else 0.0):
-                key[reader], choice[reader] = found, 0
-                heap_keys, heap_pixels = room(heap_keys, heap_pixels, size)
-                size = push(heap_keys, heap_pixels, size, found, reader)
+            if asymmetric or flags[reader] >> np.uint32(24):
+                found, least = first_order(reader, state, values, factors)
+                if not found < best - (tolerance * (found - least) if accepted else 0.0):
+                    continue
+                choice[reader] = 0
+            else:
+                if choice[reader] >> np.uint32(3 * i) & np.uint32(7):
+                    continue  # the other side is nearer
+                found = add_difference(sums, reader, value, weights[reader, i])
+                choice[reader] |= np.uint32((1 + (code & 1)) << 3 * i)
+                if not found < best:
+                    continue
+                choice[reader] &= ~SEED
+            key[reader] = found
+            insert(queue, found, reader)
     return visits
 
 
 @noalloc
-def solve(x, second_order, first, state, values, factors, codes):
-    """Return the value of a pixel, the smallest v_i, the choice of differences, and the neighbor of most weight.
+def mean_step(weights):
+    """Return the mean of 1/√Σρ, the difference of u to a pixel if all its v_i are equal."""
+    total, used = 0.0, 0
+    for x in range(0, len(weights), 7):
+        size = 0.0
+        for i in range(weights.shape[1]):
+            size += weights[x, i]
+        if size > 0:
+            total += 1 / np.sqrt(size)
+            used += 1
+    return total / used if used else 1.0
 
-    For order 2 ``first`` is the value of order 1.
-    """
-    metric, drift, pitches, offsets, weights, drifts, flags, distance = state
-    seen, asymmetric = np.int64(flags[x]), len(drift) > 0
-    count, used = offsets.shape[1], 0
-    for i in range(count):
-        factor = float(weights[x, i])
-        if factor <= 0:
-            continue
+
+@inlined
+def add_difference(sums, x, value, weight):
+    """Add a difference, of the largest v_i so far, to the sums of a pixel; return its u."""
+    if sums[x, 1] == 0:
+        sums[x, 0] = value
+    shift = value - sums[x, 0]
+    sums[x, 1] += weight
+    sums[x, 2] += weight * shift
+    sums[x, 3] += weight * shift * shift
+    a, b, c = sums[x, 1], sums[x, 2], sums[x, 3] - 1
+    return sums[x, 0] + (b + np.sqrt(max(b * b - a * c, 0.0))) / a
+
+
+@noalloc
+def first_order(x, state, values, factors):
+    """Return the value of a pixel, of order 1, and the smallest v_i."""
+    _metric, drift, pitches, offsets, weights, drifts, flags, distance = state
+    seen, asymmetric, used = np.int64(flags[x]), len(drift) > 0, 0
+    for i in range(offsets.shape[1]):
         step, bits = offsets[x, i], seen >> (4 * i)
-        along = float(drifts[x, i]) if asymmetric else 0.0
-        value, code = np.inf, 0
-        if bits & 1:
-            value, code = distance[x - step] + along, 1
+        along = drifts[x, i] if asymmetric else 0.0
+        value = distance[x - step] + along if bits & 1 else np.inf
+        if bits & 2:
+            value = min(value, distance[x + step] - along)
+        if value < np.inf:
+            n = used
+            while n and values[n - 1] > value:
+                values[n], factors[n] = values[n - 1], factors[n - 1]
+                n -= 1
+            values[n], factors[n] = value, weights[x, i]
+            used += 1
+    found, _ = root(values, factors, used)
+    least = values[0] if used else np.inf
+    if seen >> 24:
+        length, side = shortest_edge(x, state)
+        if length < found:
+            found = length
+            y = x + (2 * (side % 2) - 1) * pitches[side // 2]
+            least = min(least, distance[y])
+    return found, least
+
+
+@noalloc
+def solve(x, second_order, first, state, values, factors, codes):
+    """Return the value of a pixel and the choice of differences; for order 2 ``first`` is the value of order 1."""
+    _metric, drift, _pitches, offsets, weights, drifts, flags, distance = state
+    seen, asymmetric, used = np.int64(flags[x]), len(drift) > 0, 0
+    for i in range(offsets.shape[1]):
+        step, bits, factor = offsets[x, i], seen >> (4 * i), weights[x, i]
+        along = drifts[x, i] if asymmetric else 0.0
+        value, code = distance[x - step] + along if bits & 1 else np.inf, 1
         if bits & 2:
             other = distance[x + step] - along
             if other < value:
@@ -143,85 +212,67 @@ def solve(x, second_order, first, state, values, factors, codes):
         while n and values[n - 1] > value:
             values[n], factors[n], codes[n] = values[n - 1], factors[n - 1], codes[n - 1]
             n -= 1
-        values[n], factors[n], codes[n] = value, factor, 8 * i + code
+        values[n], factors[n], codes[n] = value, factor, code << 3 * i
         used += 1
-    found, active = np.inf, 0
-    if used:
-        a = b = c = 0.0
-        while active < used:
-            shift = values[active] - values[0]
-            a += factors[active]
-            b += factors[active] * shift
-            c += factors[active] * shift * shift
-            active += 1
-            found = (b + np.sqrt(max(b * b - a * (c - 1), 0.0))) / a + values[0]
-            if active == used or found <= values[active]:
-                break
-    choice, parent, most = np.uint32(0), x, -1.0
+    found, active = root(values, factors, used)
+    choice = np.uint32(0)
     for n in range(active):
-        i, code = np.int64(codes[n]) // 8, np.int64(codes[n]) % 8
-        choice |= np.uint32(code << (3 * i))
-        if factors[n] * (found - values[n]) > most:
-            most = factors[n] * (found - values[n])
-            parent = x + offsets[x, i] * (1 if code % 2 == 0 else -1)
-    least = values[0] if used else np.inf
+        choice |= np.uint32(codes[n])
     if seen >> 24:
-        for side in range(2 * len(pitches)):
-            if seen >> (24 + side) & 1:
-                axis, sign = side // 2, 2 * (side % 2) - 1
-                y = x + sign * pitches[axis]
-                length = edge_length(metric, drift, x, axis, sign)
-                if distance[y] + length < found:
-                    found, least, choice, parent = distance[y] + length, distance[y], EDGE | np.uint32(side), y
-    return found, least, choice, parent
+        length, side = shortest_edge(x, state)
+        if length < found:
+            found, choice = length, EDGE | np.uint32(side)
+    return found, choice
 
 
 @inlined
-def edge_length(metric, drift, x, axis, sign):
-    """Return the length at x of the step from x + sign along an axis to x."""
-    dim = 2 if metric.shape[1] == 3 else 3
-    length = np.sqrt(float(metric[x, axis * dim - axis * (axis - 1) // 2]))
-    if len(drift):
-        length -= sign * float(drift[x, axis])
-    return length
-
-
-@compiled
-def room(keys, pixels, size):
-    """Return the arrays of a queue, of twice the length if they are full."""
-    if size < len(keys):
-        return keys, pixels
-    return np.concatenate((keys, np.empty(size))), np.concatenate((pixels, np.empty(size, np.int32)))
-
-
-@inlined
-def push(keys, pixels, size, value, x):
-    """Insert a pixel into a queue, a heap with four children per node, and return its size."""
-    n = size
-    while n:
-        parent = (n - 1) // 4
-        if keys[parent] <= value:
+def root(values, factors, used):
+    """Return the solution u of Σ_i r_i (u − v_i)₊² = 1 for increasing v_i, and the number of v_i below it."""
+    if not used:
+        return np.inf, 0
+    active, a, b, c = 1, factors[0], 0.0, 0.0
+    while active < used:
+        shift = values[active] - values[0]
+        if a * shift * shift - 2 * b * shift + c >= 1:
             break
-        keys[n], pixels[n] = keys[parent], pixels[parent]
-        n = parent
-    keys[n], pixels[n] = value, x
-    return size + 1
+        a += factors[active]
+        b += factors[active] * shift
+        c += factors[active] * shift * shift
+        active += 1
+    return values[0] + (b + np.sqrt(max(b * b - a * (c - 1), 0.0))) / a, active
 
 
-@inlined
-def pop(keys, pixels, size):
-    """Remove the first pixel of a queue and return its size."""
-    size -= 1
-    value, x = keys[size], pixels[size]
-    n = 0
-    while 4 * n + 1 < size:
-        child = 4 * n + 1
-        for other in range(child + 1, min(child + 4, size)):
-            if keys[other] < keys[child]:
-                child = other
-        if keys[child] >= value:
-            break
-        keys[n], pixels[n] = keys[child], pixels[child]
-        n = child
-    keys[n], pixels[n] = value, x
-    return size
+@noalloc
+def shortest_edge(x, state):
+    """Return the smallest distance of a pixel over its neighbors along axes, and the side of the neighbor."""
+    metric, drift, pitches, _, _, _, flags, distance = state
+    dim, seen, least, found = len(pitches), np.int64(flags[x]) >> 24, np.inf, 0
+    for side in range(2 * dim):
+        if seen >> side & 1:
+            axis, sign = side // 2, 2 * (side % 2) - 1
+            length = distance[x + sign * pitches[axis]] + np.sqrt(metric[x, axis * dim - axis * (axis - 1) // 2])
+            if len(drift):
+                length -= sign * drift[x, axis]
+            if length < least:
+                least, found = length, side
+    return least, found
+
+
+@noalloc
+def neighbor_before(x, value, choice, offsets, weights, drifts, pitches, distance):
+    """Return the neighbor of largest ρ_i (u − v_i) that a value u is computed from, or the pixel itself."""
+    chosen, found, most = np.int64(choice[x]), x, -np.inf
+    if choice[x] >= EDGE:
+        return x + (2 * (chosen & 1) - 1) * pitches[(chosen & 7) // 2]
+    if choice[x] == SEED:
+        return x
+    for i in range(offsets.shape[1]):
+        code = chosen >> 3 * i & 7
+        if code:
+            side = 1 if code % 2 == 0 else -1
+            y = x + side * offsets[x, i]
+            along = -side * drifts[x, i] if len(drifts) else 0.0
+            part = weights[x, i] * (value - distance[y] - along)
+            if part > most:
+                most, found = part, y
+    return found

@@ -1,10 +1,12 @@
 """Checked arguments of the solver, and distances near the sources."""
 
 import dataclasses
+import functools
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,6 +15,9 @@ from .. import _checks
 from .._checks import Vectors
 from ..metrics import Metric, check_positive
 from ..metrics.flow import check_geodesics_supported
+
+if TYPE_CHECKING:
+    import numpy
 
 # Nodes around each source whose distance is that along a straight line: up to so many pixels away along each axis.
 _SEED_RADIUS = {2: 4, 3: 2}
@@ -56,9 +61,17 @@ def check_metric(metric: Metric) -> Metric:
         raise ValueError(f"`metric` must have 2 or 3 spatial axes, got {metric.dim}")
     if 0 in (metric.batch, metric.groups):
         raise ValueError(f"`metric` must not be empty, got batch {metric.batch} and {metric.groups} groups")
-    for name, tensor in metric.tensors().items():
-        _checks.with_values(tensor, f"metric.{name}" if name != "M" else "metric")
+    for tensor in metric.tensors().values():
+        _checks.with_values(tensor, "metric")
+    if metric.device.type != "cpu":
+        _say_where(str(metric.device))
     return metric.to("cpu")
+
+
+@functools.cache
+def _say_where(device: str) -> None:
+    """Warn, once per device, that distances are computed on the CPU."""
+    warnings.warn(f"distances are computed on the CPU: `metric`, on {device}, is copied", RuntimeWarning, stacklevel=4)
 
 
 def check_points(metric: Metric, points: Vectors, name: str) -> Tensor:
@@ -102,6 +115,13 @@ def check_domain(domain: Tensor | None, points: Tensor, name: str) -> None:
     if not bool(seen.all()):
         blocked = points[~seen.all(0)][0].tolist()
         raise ValueError(f"`{name}` must lie where `mask` is True, got {blocked}")
+
+
+def pitches(spatial: Sequence[int]) -> "numpy.ndarray[Any, Any]":
+    """Return the distance in memory of neighbors along each axis, int64."""
+    import numpy as np
+
+    return np.array([math.prod(spatial[k + 1 :]) for k in range(len(spatial))], np.int64)
 
 
 def nearest_pixels(points: Tensor, spatial: tuple[int, ...]) -> Tensor:

@@ -44,6 +44,8 @@ def build_stencils(metric, drift, domain, shape, begin, end, offsets, weights, d
         if len(domain) and not domain[x]:
             offsets[x] = 0
             weights[x] = 0
+            if len(drift):
+                drifts[x] = 0
             continue
         if not invert(metric, x, dim, dual):
             return x
@@ -59,7 +61,6 @@ def build_stencils(metric, drift, domain, shape, begin, end, offsets, weights, d
         for k in range(dim - 1, -1, -1):
             here[k] = rest % shape[k]
             rest //= shape[k]
-        complete = True
         for i in range(count):
             address, along = 0, 0.0
             for k in range(dim):
@@ -69,6 +70,12 @@ def build_stencils(metric, drift, domain, shape, begin, end, offsets, weights, d
             offsets[x, i], weights[x, i] = address, rho[i]
             if len(drift):
                 drifts[x, i] = along
+        if not len(domain) and in_interior(shape, here, vectors, count):
+            for i in range(count):
+                flags[x] |= np.uint32((15 if rho[i] > 0 else 0) << 4 * i)
+            continue
+        complete = True
+        for i in range(count):
             if rho[i] <= 0:
                 continue
             for side in range(4):
@@ -134,9 +141,8 @@ def decompose(dual, dim, base, vectors, rho):
         changed = False
         for pair in range(count):
             i, j, k, m = pair_of(pair, dim)
-            if product(dual, base, i, j, dim) > 1e-14 * (
-                product(dual, base, i, i, dim) + product(dual, base, j, j, dim)
-            ):
+            found = product(dual, base, i, j, dim)
+            if found > 0 and found > 1e-14 * (product(dual, base, i, i, dim) + product(dual, base, j, j, dim)):
                 for axis in range(dim):
                     old = base[i, axis]
                     base[i, axis] = -old
@@ -165,6 +171,17 @@ def pair_of(pair, dim):
     if dim == 2:
         return (0, 1, 2, 2) if pair == 0 else ((0, 2, 1, 1) if pair == 1 else (1, 2, 0, 0))
     return _PAIRS[pair]
+
+
+@inlined
+def in_interior(shape, here, vectors, count):
+    """Return whether twice each offset, in both directions, stays in the image."""
+    for k in range(len(shape)):
+        for i in range(count):
+            reach = 2 * abs(vectors[i, k])
+            if here[k] < reach or here[k] + reach >= shape[k]:
+                return False
+    return True
 
 
 @noalloc

@@ -1,8 +1,9 @@
 """The fast solver on tensors: one task per field on torch's threads, and its derivative."""
 
 import dataclasses
+import itertools
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from ..metrics import Metric
 from ..ops.cpu.threads import run_tasks
-from . import _adjoint, _marching, _selling
+from . import _adjoint, _marching, _nearest, _selling
+from ._problem import pitches
 
 # Acceptances per pixel, on average, after which the solver stops with a warning.
 _MOST_VISITS = 200
@@ -34,6 +36,7 @@ class Settings:
         order: 1 or 2.
         tolerance: decrease below which pixels are not accepted again, relative to a step.
         wants_labels: whether to return labels.
+        keeps_stencils: whether the solutions keep the stencils, as they do where gradients are required.
     """
 
     spatial: tuple[int, ...]
@@ -45,19 +48,26 @@ class Settings:
     order: int
     tolerance: float
     wants_labels: bool = False
+    keeps_stencils: bool = False
+
+    @property
+    def shape(self) -> Array:
+        """The size of the image, int64."""
+        return np.array(self.spatial, np.int64)
 
     @property
     def pitches(self) -> Array:
-        """The distance in memory of neighbors along each axis."""
-        return np.array([int(np.prod(self.spatial[k + 1 :])) for k in range(len(self.spatial))], np.int64)
+        """The distance in memory of neighbors along each axis, int64."""
+        return pitches(self.spatial)
 
 
 @dataclasses.dataclass
 class FieldSolution:
-    """The stencils of one field, and the arrays of ``_marching.march``."""
+    """The stencils of one field, see _selling.py, and its solution, see _marching.py."""
 
-    metric: Array
-    drift: Array
+    metric: Array  # (P, K)
+    drift: Array  # (P, d), or (0, d)
+    domain: Array  # (P,), or (0,)
     offsets: Array
     weights: Array
     drifts: Array
@@ -66,7 +76,60 @@ class FieldSolution:
     choice: Array
     stamp: Array
     label: Array
-    visits: int
+    visits: int = 0
+    positive: bool = True
+
+    @classmethod
+    def empty(cls, metric: Array, drift: Array, settings: Settings, field: int, needs_gradient: bool) -> Self:
+        """Return a field before it is solved."""
+        pixels, count = metric.shape
+        return cls(
+            metric=metric,
+            drift=drift,
+            domain=np.zeros(0, np.bool_) if settings.domain is None else settings.domain[field],
+            offsets=np.empty((pixels, count), np.int32),
+            weights=np.empty((pixels, count)),
+            drifts=np.empty((pixels if len(drift) else 0, count)),
+            flags=np.empty(pixels, np.uint32),
+            distance=np.full(pixels, np.inf),
+            choice=np.zeros(pixels, np.uint32),
+            stamp=np.full(pixels if needs_gradient else 0, -1, np.int32),
+            label=np.full(pixels if settings.wants_labels else 0, -1, np.int32),
+        )
+
+    def build(self, settings: Settings, begin: int, end: int) -> None:
+        """Build the stencils of some pixels."""
+        bad = _selling.build_stencils(
+            self.metric, self.drift, self.domain, settings.shape, begin, end, self.offsets, self.weights, self.drifts,
+            self.flags,
+        )  # fmt: skip
+        if bad >= 0:
+            self.positive = False
+
+    def march(self, values: Array, settings: Settings) -> None:
+        """Compute distances from the stencils."""
+        start, readers = _selling.build_readers(self.offsets, self.flags, settings.pitches)
+        self.visits = _marching.march(
+            self.metric, self.drift, settings.pitches, self.offsets, self.weights, self.drifts, self.flags, start,
+            readers, settings.seeds, values, settings.labels, settings.targets, settings.limit, settings.order == 2,
+            settings.tolerance, _MOST_VISITS * len(self.flags), np.full(len(self.flags), np.inf), self.distance,
+            self.choice, self.stamp, self.label,
+        )  # fmt: skip
+
+    def march_nearest(self, values: Array, settings: Settings, k: int) -> tuple[Array, Array]:
+        """Return the distances and labels (P, k) of the k nearest sources."""
+        start, readers = _selling.build_readers(self.offsets, self.flags, settings.pitches)
+        distance, label = np.full((len(self.flags), k), np.inf), np.full((len(self.flags), k), -1, np.int32)
+        self.visits = _nearest.march_nearest(
+            self.metric, self.drift, settings.pitches, self.offsets, self.weights, self.drifts, self.flags, start,
+            readers, settings.seeds, values, settings.labels, settings.limit, settings.tolerance,
+            _MOST_VISITS * k * len(self.flags), distance, label,
+        )  # fmt: skip
+        return distance, label
+
+    def drop_stencils(self) -> None:
+        """Release the memory of the stencils."""
+        self.metric = self.drift = self.offsets = self.weights = self.drifts = self.flags = np.zeros(0)
 
 
 def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, list[FieldSolution] | None]:
@@ -83,7 +146,7 @@ def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, l
         raise ValueError(f"`metric` must have fewer than 2²⁸ pixels, got spatial size {settings.spatial}")
     solutions: list[FieldSolution] = [None] * fields  # type: ignore[list-item]
     distance = _Distance.apply(M, omega, values, settings, solutions)
-    if any(solution.visits < 0 for solution in solutions):
+    if not all(solution is not None and solution.positive for solution in solutions):
         return distance, None
     if any(solution.visits >= _MOST_VISITS * pixels for solution in solutions):
         warnings.warn(
@@ -93,6 +156,29 @@ def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, l
             stacklevel=4,
         )
     return distance, solutions
+
+
+def solve_nearest(metric: Metric, values: Tensor, settings: Settings, k: int) -> tuple[Tensor, Tensor] | None:
+    """Return distances and labels (F, P, k) of the k nearest sources, or None if the metric is not positive."""
+    M = _array(metric.tensors()["M"].flatten(3).movedim(2, -1).flatten(0, 1).double())
+    omega = metric.tensors().get("omega")
+    drift = np.zeros((len(M), 0, metric.dim))
+    if omega is not None:
+        drift = _array(omega.flatten(3).movedim(2, -1).flatten(0, 1).double())
+    found: list[tuple[Array, Array] | None] = [None] * len(M)
+
+    def work(field: int) -> None:
+        solution = FieldSolution.empty(M[field], drift[field], settings, field, False)
+        solution.build(settings, 0, M.shape[1])
+        if solution.positive:
+            found[field] = solution.march_nearest(_array(values[field].double()), settings, k)
+
+    run_tasks(work, range(len(M)))
+    solved = [pair for pair in found if pair is not None]
+    if len(solved) < len(M):
+        return None
+    distance, label = (torch.from_numpy(np.stack([pair[i] for pair in solved])) for i in range(2))
+    return distance.to(metric.dtype), label.long()
 
 
 class _Distance(torch.autograd.Function):
@@ -110,15 +196,26 @@ class _Distance(torch.autograd.Function):
         fields = len(M)
         needs_gradient = any(ctx.needs_input_grad[:3])
         dim = len(settings.spatial)
-        M_array, value_array = _array(M), _array(values).astype(np.float64)
-        omega_array = None if omega is None else _array(omega)
+        M_array, value_array = _array(M.double()), _array(values.double())
+        omega_array = None if omega is None else _array(omega.double())
 
-        def work(field: int) -> None:
-            drift = np.zeros((0, dim), M_array.dtype) if omega_array is None else omega_array[field]
-            solutions[field] = _march(M_array[field], drift, value_array[field], settings, field, needs_gradient)
-
-        run_tasks(work, range(fields))
-        distance = torch.from_numpy(np.stack([solution.distance for solution in solutions])).to(M.dtype)
+        count = torch.get_num_threads()
+        for first in range(0, fields, count):  # few fields at a time, since stencils take more memory than distances
+            chunk = range(first, min(first + count, fields))
+            for field in chunk:
+                drift = np.zeros((0, dim)) if omega_array is None else omega_array[field]
+                solutions[field] = FieldSolution.empty(M_array[field], drift, settings, field, needs_gradient)
+            bounds = np.linspace(0, M.shape[1], (count if len(chunk) < count else 1) + 1).astype(int)
+            parts = [(field, *part) for field in chunk for part in itertools.pairwise(bounds)]
+            run_tasks(lambda part: solutions[part[0]].build(settings, part[1], part[2]), parts)
+            if not all(solutions[field].positive for field in chunk):
+                break
+            run_tasks(lambda field: solutions[field].march(value_array[field], settings), chunk)
+            if not needs_gradient and not settings.keeps_stencils:
+                for field in chunk:
+                    solutions[field].drop_stencils()
+        solved = [s for s in solutions if s is not None]
+        distance = torch.from_numpy(np.stack([s.distance for s in solved])).to(M.dtype)
         if needs_gradient:
             ctx.settings, ctx.solutions, ctx.values = settings, list(solutions), value_array
             ctx.dtypes = M.dtype, values.dtype
@@ -129,7 +226,6 @@ class _Distance(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         solutions, settings = ctx.solutions, ctx.settings
         grads = _array(grad).astype(np.float64)
-        shape = np.array(settings.spatial, np.int64)
         by_metric = [np.zeros(s.metric.shape) for s in solutions]
         by_drift = [np.zeros(s.drift.shape) for s in solutions]
         by_seed = np.zeros(ctx.values.shape)
@@ -138,8 +234,8 @@ class _Distance(torch.autograd.Function):
             s = solutions[field]
             gradient = grads[field].copy()
             _adjoint.propagate(
-                s.metric, s.drift, shape, settings.pitches, s.offsets, s.weights, s.drifts, s.distance, s.choice,
-                s.stamp, s.visits, gradient, by_metric[field], by_drift[field],
+                s.metric, s.drift, settings.shape, settings.pitches, s.offsets, s.weights, s.drifts, s.distance,
+                s.choice, s.stamp, s.visits, gradient, by_metric[field], by_drift[field],
             )  # fmt: skip
             _adjoint.seed_gradients(settings.seeds, ctx.values[field], s.distance, s.choice, gradient, by_seed[field])
 
@@ -150,33 +246,6 @@ class _Distance(torch.autograd.Function):
             torch.from_numpy(np.stack(by_metric)).to(dtype), omega, torch.from_numpy(by_seed).to(value_dtype),
             None, None,
         )  # fmt: skip
-
-
-def _march(
-    metric: Array, drift: Array, values: Array, settings: Settings, field: int, needs_gradient: bool
-) -> FieldSolution:
-    """Solve one field."""
-    pixels, count = metric.shape
-    shape = np.array(settings.spatial, np.int64)
-    domain = np.zeros(0, np.bool_) if settings.domain is None else settings.domain[field]
-    offsets, weights = np.empty((pixels, count), np.int32), np.empty((pixels, count), metric.dtype)
-    drifts = np.zeros((pixels if len(drift) else 0, count), metric.dtype)
-    flags = np.empty(pixels, np.uint32)
-    distance, choice = np.full(pixels, np.inf), np.zeros(pixels, np.uint32)
-    stamp = np.full(pixels if needs_gradient else 0, -1, np.int32)
-    label = np.full(pixels if settings.wants_labels else 0, -1, np.int32)
-    solution = FieldSolution(metric, drift, offsets, weights, drifts, flags, distance, choice, stamp, label, 0)
-    bad = _selling.build_stencils(metric, drift, domain, shape, 0, pixels, offsets, weights, drifts, flags)
-    if bad >= 0:
-        solution.visits = -1
-        return solution
-    start, readers = _selling.build_readers(offsets, flags, settings.pitches)
-    solution.visits = _marching.march(
-        metric, drift, settings.pitches, offsets, weights, drifts, flags, start, readers, settings.seeds, values,
-        settings.labels, settings.targets, settings.limit, settings.order == 2, settings.tolerance,
-        _MOST_VISITS * pixels, np.full(pixels, np.inf), distance, choice, stamp, label,
-    )  # fmt: skip
-    return solution
 
 
 def _array(tensor: Tensor) -> Array:

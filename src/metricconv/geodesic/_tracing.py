@@ -7,7 +7,7 @@ determine u. Directions are interpolated multilinearly between pixels.
 import numpy as np
 
 from ..ops.cpu.jit import compiled, noalloc
-from ._marching import EDGE, SEED
+from ._marching import EDGE, SEED, neighbor_before
 from ._selling import decompose, invert
 
 # Steps without descent after which the path continues at a neighboring pixel.
@@ -15,7 +15,7 @@ _PATIENCE = 12
 
 
 @compiled
-def trace(metric, drift, shape, offsets, weights, drifts, distance, choice, start, end, step, points):
+def trace(metric, drift, shape, pitches, offsets, weights, drifts, distance, choice, start, end, step, points):
     """Write the points of a path from its end to its start, and return their number; 0 if there are too many."""
     dim = len(shape)
     dual, base, vectors, rho = np.zeros((3, 3)), np.zeros((4, 3)), np.zeros((6, 3), np.int64), np.zeros(6)
@@ -42,7 +42,7 @@ def trace(metric, drift, shape, offsets, weights, drifts, distance, choice, star
             value = interpolated(field, shape, probe, start, middle, work)
         if waited >= _PATIENCE or not value < np.inf:
             # Continue at the pixel before the lowest corner.
-            pixel = pixel_before(field, pixel, shape)
+            pixel = neighbor_before(pixel, distance[pixel], choice, offsets, weights, drifts, pitches, distance)
             for k in range(dim - 1, -1, -1):
                 probe[k] = pixel % shape[k]
                 pixel //= shape[k]
@@ -138,23 +138,4 @@ def lowest_corner(shape, distance, position):
             x = x * shape[k] + min(low + high, shape[k] - 1)
         if used and distance[x] < least:
             least, found = distance[x], x
-    return found
-
-
-@noalloc
-def pixel_before(field, x, shape):
-    """Return the neighbor of smallest distance that a pixel's value depends on, or the pixel."""
-    _, _, offsets, _, _, distance, choice = field
-    chosen, found = np.int64(choice[x]), x
-    if choice[x] >= EDGE:
-        axis, pitch = (chosen & 7) // 2, 1
-        for k in range(axis + 1, len(shape)):
-            pitch *= shape[k]
-        return x + (2 * (chosen & 1) - 1) * pitch
-    for i in range(offsets.shape[1]):
-        code = chosen >> (3 * i) & 7
-        if code:
-            y = x + (1 if code % 2 == 0 else -1) * offsets[x, i]
-            if found == x or distance[y] < distance[found]:
-                found = y
     return found

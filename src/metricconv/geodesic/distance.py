@@ -1,20 +1,20 @@
 """Distance maps, nearest sources and geodesic balls of a metric on an image."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import _checks
 from .._checks import Vectors
 from ..metrics import Metric
-from . import _problem
+from ..ops import cpu
+from . import _problem, _without_numba
 from ._problem import Sources
 
 if TYPE_CHECKING:
-    from ._solver import FieldSolution
+    from ._solver import FieldSolution, Settings
 
 __all__ = ["NearestSources", "distance_map", "geodesic_ball", "nearest_sources"]
 
@@ -40,7 +40,7 @@ def distance_map(
     stop_at: "Vectors | None" = None,
     max_distance: float | None = None,
     order: int = 2,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-2,
 ) -> Tensor:
     """Return the geodesic distance of each pixel from the nearest source, along paths from the sources.
 
@@ -55,7 +55,7 @@ def distance_map(
         stop_at: points (M, d) after which to stop: pixels farther away than all of them may be left at ∞.
         max_distance: stop at this distance; pixels farther away are ∞.
         order: order of the differences, 1 or 2 (default). Order 1 is less accurate, and monotone in the metric.
-        tolerance: of a Randers metric, at least 0 (default 1e-3): distances are improved until they change by less than
+        tolerance: of a Randers metric, at least 0 (default 0.01): distances are improved until they change by less than
             this fraction of the distance between neighbors.
 
     Returns:
@@ -88,7 +88,7 @@ def nearest_sources(
     mask: "Vectors | None" = None,
     max_distance: float | None = None,
     order: int = 2,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-2,
 ) -> NearestSources:
     """Return the k nearest sources of each pixel and their distances.
 
@@ -96,7 +96,8 @@ def nearest_sources(
 
     Args:
         metric, sources, initial, mask, max_distance, order, tolerance: as in ``distance_map``.
-        k: number of sources per pixel, at least 1 (default). Time and memory grow with it.
+        k: number of sources per pixel, at least 1 (default). Time and memory grow with it. Distances are
+            differentiable for k = 1 only, and of order 1 otherwise.
 
     >>> import metricconv as mc
     >>> flat = mc.Riemannian.isotropic(1.0).expand_to((1, 6))
@@ -110,11 +111,11 @@ def nearest_sources(
     given = Sources.of(metric, sources, initial)
     domain = _problem.check_mask(metric, mask)
     _problem.check_domain(domain, given.points, "sources")
+    options: Any = {"max_distance": max_distance, "order": order, "tolerance": tolerance, "wants_labels": True}
     if k > 1:
-        raise NotImplementedError("`k` above 1 is not implemented yet")
-    solution = solve(
-        metric, given, domain, max_distance=max_distance, order=order, tolerance=tolerance, wants_labels=True
-    )
+        found, labels = solve_nearest(metric.detach(), given, domain, k, **options)
+        return NearestSources(found.to(device), labels.to(device))
+    solution = solve(metric, given, domain, **options)
     return NearestSources(solution.distance.unsqueeze(2).to(device), solution.label.unsqueeze(2).to(device))
 
 
@@ -159,19 +160,81 @@ def solve(
     targets: Tensor | None = None,
     max_distance: float | None = None,
     order: int = 2,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-2,
     wants_labels: bool = False,
+    keeps_stencils: bool = False,
 ) -> Solution:
     """Solve the eikonal equation for checked arguments."""
+    reason = cpu.missing_dependency()
+    if reason is not None:
+        return Solution(*_without_numba.solve(metric, sources, domain, max_distance, reason, wants_labels), [])
+    values, settings = _settings(
+        metric, sources, domain, targets, max_distance, order, tolerance, wants_labels, keeps_stencils
+    )
+    from . import _solver
+
+    distance, fields = _solver.solve(metric, values, settings)
+    if fields is None:
+        _problem.not_positive(metric)
+    size = (metric.batch, metric.groups, *metric.spatial)
+    distance = torch.where(distance <= settings.limit, distance, math.inf).view(size)
+    label = torch.zeros(0)
+    if wants_labels:
+        label = torch.stack([torch.from_numpy(field.label) for field in fields]).long().view(size)
+        label = torch.where(distance.isfinite(), label, -1)
+    return Solution(distance, label, fields)
+
+
+@torch.no_grad()
+def solve_nearest(
+    metric: Metric,
+    sources: Sources,
+    domain: Tensor | None,
+    k: int,
+    *,
+    max_distance: float | None,
+    order: int,
+    tolerance: float,
+    wants_labels: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return distances and labels (B, G, k, *spatial) of the k nearest sources."""
+    reason = cpu.missing_dependency()
+    if reason is not None:
+        raise NotImplementedError(f"`k` above 1 requires the compiled solver: {reason}")
+    values, settings = _settings(metric, sources, domain, None, max_distance, order, tolerance, wants_labels, False)
+    from . import _solver
+
+    found = _solver.solve_nearest(metric, values, settings, k)
+    if found is None:
+        _problem.not_positive(metric)
+    distance, label = (t.movedim(2, 1).reshape(metric.batch, metric.groups, k, *metric.spatial) for t in found)
+    reached = distance <= settings.limit
+    return torch.where(reached, distance, math.inf), torch.where(reached & distance.isfinite(), label, -1)
+
+
+def _settings(
+    metric: Metric,
+    sources: Sources,
+    domain: Tensor | None,
+    targets: Tensor | None,
+    max_distance: float | None,
+    order: int,
+    tolerance: float,
+    wants_labels: bool,
+    keeps_stencils: bool,
+) -> "tuple[Tensor, Settings]":
+    """Return the distances of the seeds (F, S) and the settings of the solver."""
     limit = math.inf if max_distance is None else _checks.not_negative(max_distance, "max_distance")
     tolerance = _checks.not_negative(tolerance, "tolerance")
     if _checks.whole(order, "order", minimum=1) > 2:
         raise ValueError(f"`order` (={order}) must be 1 or 2")
+    import numpy as np
+
     from . import _solver
 
     spatial = tuple(metric.spatial)
     pixels, values, labels = _problem.seeds(metric, sources, domain)
-    settings = _solver.Settings(
+    return values, _solver.Settings(
         spatial=spatial,
         seeds=pixels.numpy(),
         labels=labels.numpy().astype(np.int32),
@@ -181,14 +244,5 @@ def solve(
         order=int(order),
         tolerance=tolerance,
         wants_labels=wants_labels,
+        keeps_stencils=keeps_stencils,
     )
-    distance, fields = _solver.solve(metric, values, settings)
-    if fields is None:
-        _problem.not_positive(metric)
-    size = (metric.batch, metric.groups, *spatial)
-    distance = torch.where(distance <= limit, distance, math.inf).view(size)
-    label = torch.zeros(0)
-    if wants_labels:
-        label = torch.from_numpy(np.stack([field.label for field in fields])).long().view(size)
-        label = torch.where(distance.isfinite(), label, -1)
-    return Solution(distance, label, fields)

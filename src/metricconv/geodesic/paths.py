@@ -6,6 +6,7 @@ from torch import Tensor
 from .. import _checks
 from .._checks import Vectors
 from ..metrics import Metric
+from ..ops import cpu
 from . import _problem, distance
 
 __all__ = ["path_length", "shortest_path", "shortest_paths"]
@@ -110,10 +111,6 @@ def _paths(
     name: str,
 ) -> list[Tensor]:
     """Return the paths from a start to several ends; ``name`` is that of the argument."""
-    import numpy as np
-
-    from . import _tracing
-
     device = getattr(metric, "device", None)
     metric = _single(_problem.check_metric(metric).detach())
     step = _checks.positive(step, "step")
@@ -122,16 +119,24 @@ def _paths(
     domain = _problem.check_mask(metric, mask)
     _problem.check_domain(domain, first, "start")
     _problem.check_domain(domain, ends, name)
+    reason = cpu.missing_dependency()
+    if reason is not None:
+        raise NotImplementedError(f"paths require the compiled solver: {reason}")
     sources = _problem.Sources.of(metric, first, None)
-    solution = distance.solve(metric, sources, domain, targets=ends, order=order)
+    solution = distance.solve(metric, sources, domain, targets=ends, order=order, keeps_stencils=True)
+    import numpy as np
+
+    from . import _tracing
+
     (field,) = solution.fields
     shape = np.array(metric.spatial, np.int64)
+    pitches = _problem.pitches(metric.spatial)
     room = np.empty((int(20 * metric.spatial.numel() / min(step, 1.0)) + 100, metric.dim))
     paths = []
     for end in ends:
         count = _tracing.trace(
-            field.metric, field.drift, shape, field.offsets, field.weights, field.drifts, field.distance, field.choice,
-            first[0].double().numpy(), end.double().numpy(), step, room,
+            field.metric, field.drift, shape, pitches, field.offsets, field.weights, field.drifts, field.distance,
+            field.choice, first[0].double().numpy(), end.double().numpy(), step, room,
         )  # fmt: skip
         if not count:
             raise ValueError(f"`{name}` cannot be reached from `start`: no path within `mask` leads to {end.tolist()}")

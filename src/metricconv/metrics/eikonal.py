@@ -8,11 +8,13 @@ with the mean of the metrics at both ends. The minimum then has a closed form:
     min_λ  aᵀλ + √(D + (λ − λ₀)ᵀC(λ − λ₀))    at    λ = λ₀ − C⁻¹a √(D / (1 − aᵀC⁻¹a)).
 
 All nodes are updated in parallel until none changes, which takes as many rounds as the longest path has steps. The
-solver is neither differentiable nor fast.
+solver is neither differentiable nor fast: ``metricconv.geodesic`` is. It is the reference in tests of the latter, and
+replaces it where numba is missing.
 """
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -24,7 +26,7 @@ from . import _symmetric
 from .base import Metric, check_positive
 from .flow import check_geodesics_supported
 
-__all__ = ["geodesic_distance"]
+__all__ = ["geodesic_distance", "hopf_lax_distance"]
 
 # Initial distance; its square is finite in float32.
 _FAR = 1e15
@@ -34,8 +36,28 @@ _CHECK_INTERVAL = 8
 Node = tuple[int, ...]
 
 
-@torch.no_grad()
 def geodesic_distance(
+    metric: Metric,
+    source: Vectors,
+    refine: int = 1,
+    *,
+    reach: int | None = None,
+    tolerance: float = 1e-6,
+    max_rounds: int | None = None,
+) -> Tensor:
+    """Deprecated: use ``metricconv.geodesic.distance_map``, which is faster, more accurate and differentiable.
+
+    Args:
+        metric, source, refine, reach, tolerance, max_rounds: as in ``metricconv.metrics.eikonal.hopf_lax_distance``.
+    """
+    warnings.warn(
+        "metrics.geodesic_distance is deprecated: use geodesic.distance_map", DeprecationWarning, stacklevel=2
+    )
+    return hopf_lax_distance(metric, source, refine, reach=reach, tolerance=tolerance, max_rounds=max_rounds)
+
+
+@torch.no_grad()
+def hopf_lax_distance(
     metric: Metric,
     source: Vectors,
     refine: int = 1,
@@ -74,7 +96,7 @@ def geodesic_distance(
 
     >>> from metricconv import Riemannian
     >>> flat = Riemannian.isotropic(2.0).expand_to((5, 5))  # length 1 is 2 px
-    >>> geodesic_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
+    >>> hopf_lax_distance(flat, torch.tensor([[2.0, 0.0]]))[0, 0, 2]
     tensor([0.0000, 0.5000, 1.0000, 1.5000, 2.0000])
     """
     _checks.instance_of(metric, Metric, "metric")
