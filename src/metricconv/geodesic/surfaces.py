@@ -84,6 +84,7 @@ def tube_metric(
         raise ValueError(f"`scale` (={scale}) must be from 0.1 to 1000")
     if _checks.floating(image, "image").dim() not in (4, 5):
         raise ValueError(f"`image` must be (B, C, *spatial), 2-D or 3-D, got shape {tuple(image.shape)}")
+    _checks.with_values(image, "image")
     half = scale / 2**0.5  # two derivatives, each smoothed at half of the variance
     gradient = image_gradient(image.to(torch.promote_types(image.dtype, torch.float32)), half, padding_mode)
     _check_range(gradient)
@@ -108,5 +109,7 @@ def _at_most(value: float, name: str, limit: float = 1e6) -> float:
 
 def _check_range(gradient: Tensor) -> None:
     """Check that squares of the gradient are finite."""
+    if gradient.is_meta or not gradient.numel():
+        return
     if not bool(gradient.abs().amax() < 1e15):
         raise ValueError("`image` has gradients that are too large for float32; scale it to [0, 1]")
