@@ -60,6 +60,7 @@ def main() -> None:
         "ball": ball,
         "samples": samples,
         "geodesic": geodesic_maps,
+        "regions": regions,
         "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
         "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
         "eps_omega": lambda: over_image(
@@ -201,6 +202,35 @@ def geodesic_maps() -> Figure:
     axes[1].set_title("nearest of 16 sources", fontsize=9)
     for ax in axes:
         ax.set_axis_off()
+    return figure
+
+
+def regions() -> Figure:
+    """Draw a path along vessels, a segmentation from scribbles, superpixels, and interpolated colors."""
+    retina = skimage.data.retina()[350:590, 680:920]
+    vessels = mc.geodesic.tube_metric(torch.from_numpy(retina / 255).movedim(-1, 0)[None], scale=3.0, dark=True)
+    path = mc.geodesic.shortest_path(vessels, [10.0, 25.0], [160.0, 235.0])
+    photo = skimage.data.astronaut()[20:276, 100:356]
+    strokes = np.zeros(photo.shape[:2], np.int64)
+    strokes[30:130, 118:122] = strokes[200:230, 90:170] = 1
+    strokes[10:120, 12:16] = strokes[10:90, 236:240] = 2
+    labels = mc.geodesic.segment(photo, strokes, channel_axis=-1)
+    cells = mc.geodesic.superpixels(photo, 150, channel_axis=-1)
+    lab = skimage.color.rgb2lab(photo)
+    known = np.random.default_rng(0).random(lab.shape[:2]) < 0.01
+    colors = np.where(known[..., None], lab[..., 1:], np.nan)
+    chroma = mc.geodesic.interpolate(colors, lab[..., 0] / 100, channel_axis=-1)
+    filled = skimage.color.lab2rgb(np.concatenate([lab[..., :1], chroma], -1))
+    marked = skimage.color.label2rgb(strokes, photo, colors=["orange", "blue"], alpha=1.0, bg_label=0)
+    outlines = skimage.segmentation.mark_boundaries(marked, labels, color=(1, 1, 1), mode="thick")
+    grid = skimage.segmentation.mark_boundaries(photo, cells, color=(1, 0.6, 0))
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), layout="constrained")
+    titles = ("path along vessels", "segmentation from scribbles", "superpixels", "colors from 1 % of the pixels")
+    for ax, picture, title in zip(axes, (retina, outlines, grid, filled), titles, strict=True):
+        ax.imshow(picture)
+        ax.set_title(title, fontsize=9)
+        ax.set_axis_off()
+    axes[0].plot(path[:, 1], path[:, 0], color="tab:blue", linewidth=2)
     return figure
 
 

@@ -16,6 +16,8 @@ from .console import print_error, print_line, results
 from .denoising import denoise_command
 from .doctor import doctor_command
 from .filtering import filter_command
+from .paths import path_command
+from .regions import interpolate_command, segment_command, superpixels_command
 
 __all__ = ["app", "run"]
 
@@ -48,6 +50,10 @@ app.command("denoise", rich_help_panel=_IMAGES)(denoise_command)
 app.command("filter", rich_help_panel=_IMAGES)(filter_command)
 app.command("balls", rich_help_panel=_IMAGES)(balls_command)
 app.command("compare", rich_help_panel=_IMAGES)(compare_command)
+app.command("path", rich_help_panel=_IMAGES)(path_command)
+app.command("segment", rich_help_panel=_IMAGES)(segment_command)
+app.command("superpixels", rich_help_panel=_IMAGES)(superpixels_command)
+app.command("interpolate", rich_help_panel=_IMAGES)(interpolate_command)
 app.command("explore", rich_help_panel=_IMAGES)(external.explore_command)
 for _name, _command in (
     ("reproduce", external.reproduce_command),

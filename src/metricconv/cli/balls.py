@@ -77,7 +77,7 @@ def balls_command(
     data = files.read(source)
     if len(data.spatial) != 2:
         raise UserError(f"{source}: volumes are not supported, expected a 2-D image")
-    points = None if not at else [_point(text, data.spatial) for text in at]
+    points = None if not at else [options.parse_point("--at", text, data.spatial) for text in at]
     image, colors = data.to_float(), data.premultiplied()
     x = to_field(torch.from_numpy(colors.to_float()), colors.channel_axis)
     if data.channel_axis is not None:
@@ -127,13 +127,3 @@ def _table(field: Metric, points: list[tuple[float, float]]) -> rich.table.Table
     for y, x in rows.tolist():
         table.add_row(f"{y}, {x}", *(f"{values[0, 0, y, x].item():.3g}" for values in columns.values()))
     return table
-
-
-def _point(text: str, size: tuple[int, ...]) -> tuple[float, float]:
-    try:
-        y, x = (float(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--at {text}: expected two numbers, Y,X") from None
-    if not (0 <= y <= size[0] - 1 and 0 <= x <= size[1] - 1):
-        raise UserError(f"--at {text}: outside the image of height {size[0]} and width {size[1]}")
-    return y, x

@@ -31,6 +31,7 @@ __all__ = [
     "StencilName",
     "check_figure_path",
     "check_stencil",
+    "parse_point",
 ]
 
 
@@ -347,3 +348,14 @@ def check_figure_path(path: Path, *, force: bool, inputs: tuple[Path, ...]) -> N
         expected = " ".join(_FIGURE_SUFFIXES)
         raise UserError(f"{path}: cannot write {path.suffix or 'a file without suffix'}, expected one of {expected}")
     images.check_output(path, force=force, inputs=inputs)
+
+
+def parse_point(option: str, text: str, size: tuple[int, ...]) -> tuple[float, float]:
+    """Return the point Y,X of an option, within the image."""
+    try:
+        y, x = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text}: expected two numbers, Y,X") from None
+    if not (0 <= y <= size[0] - 1 and 0 <= x <= size[1] - 1):
+        raise UserError(f"{option} {text}: outside the image of height {size[0]} and width {size[1]}")
+    return y, x

@@ -183,7 +183,7 @@ def structure_metric(
     True
     """
     iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
-    gradient = _gradient(image, _check_scale(noise_scale, "noise_scale"), padding_mode)
+    gradient = image_gradient(image, _check_scale(noise_scale, "noise_scale"), padding_mode)
     if largest is None:
         gradient = gradient / _scale(gradient)
     else:
@@ -242,7 +242,7 @@ def structure_trace(
     image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
 ) -> Tensor:
     """Return tr J in float64, (B, 1, 1, *spatial), by whose maximum the structure metric is normalized."""
-    return _structure(_gradient(image, noise_scale, padding_mode).double(), integration_scale, padding_mode)[1]
+    return _structure(image_gradient(image, noise_scale, padding_mode).double(), integration_scale, padding_mode)[1]
 
 
 def gradient_reach(scale: float | None) -> int:
@@ -276,7 +276,7 @@ def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tup
 
     Where it is 0, the direction and the derivatives of both are 0. NaN stays NaN.
     """
-    gradient = _gradient(image, scale, padding_mode)
+    gradient = image_gradient(image, scale, padding_mode)
     unit = _scale(gradient)
     gradient = gradient / unit
     square = gradient.square().sum(2, keepdim=True)
@@ -303,7 +303,7 @@ def _largest(field: Tensor, given: float | None) -> Tensor | float:
     return torch.where(largest <= 0, 1, largest)
 
 
-def _gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
+def image_gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
     """Return ∇f of every channel, in tensor-axis order: (B, C, d, *spatial).
 
     The difference filter is applied before smoothing, so that the gradient of a constant image is exactly 0.
