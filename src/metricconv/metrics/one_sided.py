@@ -6,7 +6,7 @@ from torch import Tensor
 from .. import _checks
 from . import _symmetric
 from .asymmetric import AsymmetricQuadratic
-from .from_image import _gradient, _largest, _unit_gradient
+from .from_image import _largest, _unit_gradient, image_gradient
 
 __all__ = ["one_sided_metric"]
 
@@ -51,7 +51,7 @@ def one_sided_metric(
     iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
     normal, length = _unit_gradient(image, scale, padding_mode)
     strength = length / _largest(length, largest)
-    slope = _gradient(strength.squeeze(2), None, "circular" if padding_mode == "circular" else "border")
+    slope = image_gradient(strength.squeeze(2), None, "circular" if padding_mode == "circular" else "border")
     # Limits the ratio of the eigenvalues of M, so that it is not singular.
     gain = min(alpha, 0.25 / torch.finfo(strength.dtype).eps ** 0.5)
     across = _symmetric.outer(normal)
