@@ -19,7 +19,7 @@ PUBLIC_MODULES = (
 )
 # Classes that users do not construct, abstract ones and values that functions return; and what needs a GPU.
 NOT_CALLED = {
-    *("capture", "geodesic_distance"),  # needs a GPU; deprecated
+    *("capture", "geodesic_distance", "warmup"),  # needs a GPU; deprecated; see tests/ops/test_warmup.py
     *("AdaptiveConv", "CompositeMetric", "EllipsoidParametrization", "Metric", "MetricConv", "Parametrization"),
     *("Spectral", "Support"),
     *("BackendReport", "BackendState", "Ball", "Conversion", "MetricFit", "NearestSources", "RandersFit", "Rays"),

@@ -13,6 +13,7 @@ from .ops import (
     metric_conv2d,
     metric_conv3d,
     support_conv,
+    warmup,
 )
 from .supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, Support, TangentBall
 
@@ -51,4 +52,5 @@ __all__ = [
     "support_conv",
     "supports",
     "to_conv",
+    "warmup",
 ]

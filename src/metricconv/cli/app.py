@@ -18,6 +18,7 @@ from .doctor import doctor_command
 from .filtering import filter_command
 from .paths import path_command
 from .regions import interpolate_command, segment_command, superpixels_command
+from .warmup import warmup_command
 
 __all__ = ["app", "run"]
 
@@ -62,6 +63,7 @@ for _name, _command in (
     _options: dict[str, Any] = {"context_settings": external.PASS_THROUGH, "add_help_option": False}
     app.command(_name, rich_help_panel=_EXPERIMENTS, **_options)(_command)
 app.command("doctor", rich_help_panel=_EXPERIMENTS)(doctor_command)
+app.command("warmup", rich_help_panel=_EXPERIMENTS)(warmup_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """The operator of Theorem 1, which sums an image over the support of each pixel, and the backends that compute it."""
 
+from ._warmup import warmup
 from .flops import fvcore_handles
 from .functional import (
     check_finite,
@@ -26,4 +27,5 @@ __all__ = [
     "metric_conv3d",
     "parametrize",
     "support_conv",
+    "warmup",
 ]
