@@ -213,15 +213,17 @@ def regions() -> Figure:
     photo = skimage.data.astronaut()[20:276, 100:356]
     strokes = np.zeros(photo.shape[:2], np.int64)
     strokes[30:130, 118:122] = strokes[200:230, 90:170] = 1
-    strokes[10:120, 12:16] = strokes[10:90, 236:240] = 2
-    labels = mc.geodesic.segment(photo, strokes, channel_axis=-1)
+    strokes[30:34, 80:180] = strokes[40:110, 66:70] = strokes[40:110, 190:194] = strokes[240:244, 20:240] = 1
+    strokes[6:10, 4:66] = strokes[6:10, 196:250] = strokes[10:160, 12:16] = strokes[10:150, 236:240] = 2
+    labels = mc.geodesic.segment(photo, strokes, scale=2.0, channel_axis=-1)
     cells = mc.geodesic.superpixels(photo, 150, channel_axis=-1)
     lab = skimage.color.rgb2lab(photo)
     known = np.random.default_rng(0).random(lab.shape[:2]) < 0.01
     colors = np.where(known[..., None], lab[..., 1:], np.nan)
     chroma = mc.geodesic.interpolate(colors, lab[..., 0] / 100, channel_axis=-1)
     filled = skimage.color.lab2rgb(np.concatenate([lab[..., :1], chroma], -1))
-    marked = skimage.color.label2rgb(strokes, photo, colors=["orange", "blue"], alpha=1.0, bg_label=0)
+    marked = photo.copy()
+    marked[strokes == 1], marked[strokes == 2] = (255, 150, 0), (0, 80, 255)
     outlines = skimage.segmentation.mark_boundaries(marked, labels, color=(1, 1, 1), mode="thick")
     grid = skimage.segmentation.mark_boundaries(photo, cells, color=(1, 0.6, 0))
     figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), layout="constrained")
