@@ -28,8 +28,9 @@ def explorer():
     return Explorer()
 
 
-def settings(**values):
-    return ExplorerSettings(**{"image": "coins"} | values)
+def settings(image="coins", **values):
+    """Return settings without noise, with both balls of the gradient metric unless given otherwise."""
+    return ExplorerSettings(**{"image": image, "noise": 0.0, "metric": "gradient", "ball": "both"} | values)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -56,7 +57,7 @@ def test_samples_outside_outline_equal_those_of_whole_metric(monkeypatch):
     radius = 70 + 30 * (y / 50).clamp(0, math.pi / 2).sin()
     metric = mc.Riemannian.isotropic(torch.where(x > 105, radius / 2, radius)[None, None])
     monkeypatch.setattr(Explorer, "metric", lambda self, settings: metric)
-    ((_, ball),) = Explorer().balls(ExplorerSettings(ball="geodesic", stencil="square_onion", samples=3), (100, 200))
+    ((_, ball),) = Explorer().balls(settings("camera", ball="geodesic", stencil="square_onion", samples=3), (100, 200))
     (whole,) = unit_balls(metric, [(100, 200)], "geodesic", stencils.square_onion(3))
     assert torch.allclose(ball.samples, whole.samples, atol=1e-6)
 
@@ -84,7 +85,7 @@ def test_filtered_image_equals_library():
     explorer = Explorer()
     explorer.uploads["small"] = np.random.default_rng(0).random((24, 20, 3)).astype(np.float32)
     for ball, apply in (("tangent", filters.tangent_filter), ("geodesic", filters.geodesic_filter)):
-        here = ExplorerSettings("small", ball=ball, samples=3)
+        here = settings("small", ball=ball, samples=3)
         expected = apply(explorer.noisy(here), 3, explorer.metric(here), "polar", channel_axis=-1)
         assert np.array_equal(explorer.filtered(here), expected)
 
@@ -92,7 +93,7 @@ def test_filtered_image_equals_library():
 def test_properties_of_constant_metric_are_known(explorer):
     flat = Explorer()
     flat.uploads["flat"] = np.full((20, 20), 0.5, np.float32)
-    properties = flat.properties(ExplorerSettings("flat", iota=0.25), (10, 10))
+    properties = flat.properties(settings("flat", iota=0.25), (10, 10))
     assert properties["reach (px)"] == pytest.approx(2) and properties["anisotropy"] == pytest.approx(1)
 
 
@@ -158,11 +159,12 @@ def test_balls_are_drawn_at_their_position(explorer):
 def test_small_images_are_enlarged(size):
     small = Explorer()
     small.uploads["small"] = np.random.default_rng(0).random(size).astype(np.float32)
-    here = ExplorerSettings("small", iota=0.5, alpha=0.0, ball="tangent")
+    here = settings("small", iota=0.5, alpha=0.0, ball="tangent")
     handlers = Handlers(small)
     inputs = ((3, 5), "small", "", *(getattr(here, name) for name in CONTROLS))
     shown, *_ = handlers.show_balls(*inputs)
-    assert 450 < max(shown.size) < 650 and handlers.filter_image(*inputs)["value"].size == shown.size
+    before, after = handlers.filter_image(*inputs)["value"]
+    assert 450 < max(shown.size) < 650 and before.size == after.size == shown.size
     factor = shown.size[0] / size[1]
     blue = np.argwhere(near(np.asarray(shown) / 255.0, COLORS["tangent"], 0.12)) / factor
     assert np.abs((blue.max(0) + blue.min(0)) / 2 - (3.5, 5.5)).max() < 0.5
@@ -199,3 +201,12 @@ def test_concurrent_sessions_get_the_supports_of_their_own_image():
         found = list(pool.map(lambda page: shared.support(page, "model").metric.M, pages))
     for mine, other in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+def test_page_opens_with_noise_that_geodesic_balls_remove(explorer):
+    opening = ExplorerSettings()
+    clean, noisy = explorer.clean(opening), explorer.noisy(opening)
+    assert psnr(clean, explorer.filtered(opening)) > psnr(clean, noisy) + 7
+    ((kind, ball),) = explorer.balls(opening, first_point("camera", clean.shape))
+    distances = torch.linalg.vector_norm(ball.outline - ball.outline.new_tensor(ball.pixel), dim=1)
+    assert kind == "geodesic" and distances.max() > 2 * distances.min()  # beside an edge
