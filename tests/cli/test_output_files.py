@@ -95,9 +95,9 @@ def test_stale_temporary_files_are_deleted():
 def test_interrupted_folder_jobs_resume(capsys, monkeypatch):
     written = []
 
-    def record(source, *arguments):
+    def record(source, *arguments, **options):
         written.append(source.name)
-        filter_file(source, *arguments)
+        filter_file(source, *arguments, **options)
 
     monkeypatch.setattr("metricconv.cli.filtering.filter_file", record)
     assert run(["filter", "photos", "out", *BOX]) == 0
