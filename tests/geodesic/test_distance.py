@@ -164,6 +164,17 @@ def test_gradients_by_metric_and_initial_distances():
     assert torch.autograd.gradcheck(riemannian, inputs[:2], eps=1e-6, atol=1e-5)
 
 
+def test_gradients_of_strong_drifts_are_bounded():
+    angle = 6.283 * torch.rand(40, 40)
+    omega = 0.9 * torch.stack([angle.sin(), angle.cos()])[None, None]
+    metric = mc.Randers(constant([1.0, 0.0, 1.0], (40, 40)), omega)
+    initial = torch.zeros(1, requires_grad=True)
+    with pytest.raises(ValueError, match=r"`order` \(=2\) must be 1 for gradients of a Randers metric"):
+        distance_map(metric, [[20.0, 20.0]], initial=initial)
+    distance_map(metric, [[20.0, 20.0]], initial=initial, order=1).sum().backward()
+    assert initial.grad.item() == pytest.approx(40 * 40, rel=1e-3)  # each distance grows like the initial one
+
+
 def test_without_numba_the_slow_solver_says_how_long_it_takes(monkeypatch):
     metric = METRICS["round"][:, :, :9, :9]
     monkeypatch.setattr("metricconv.ops.cpu.missing_dependency", lambda: "numba is not installed")

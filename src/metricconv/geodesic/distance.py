@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._checks import Vectors
-from ..metrics import Metric
+from ..metrics import Metric, Randers
 from ..ops import cpu
 from . import _problem, _without_numba
 from ._problem import Sources
@@ -60,7 +60,7 @@ def distance_map(
 
     Returns:
         (B, G, *spatial) on the device of the metric, ∞ where no path leads. Differentiable once by the metric, the
-        sources and ``initial``.
+        sources and ``initial``; for a Randers metric with ``order=1`` only.
 
     >>> import metricconv as mc
     >>> flat = mc.Riemannian.isotropic(2.0).expand_to((5, 5))  # length 1 is 2 px
@@ -173,6 +173,10 @@ def solve(
     )
     from . import _solver
 
+    tracked = (*metric.tensors().values(), values)
+    if order == 2 and isinstance(metric, Randers) and torch.is_grad_enabled() and any(t.requires_grad for t in tracked):
+        # Second differences of pixels that depend on each other amplify gradients without bound.
+        raise ValueError(f"`order` (={order}) must be 1 for gradients of a Randers metric; or use torch.no_grad()")
     distance, fields = _solver.solve(metric, values, settings)
     if fields is None:
         _problem.not_positive(metric)
