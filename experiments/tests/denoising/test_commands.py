@@ -87,12 +87,13 @@ def test_other_filter_parameters_are_other_rows(root, tmp_path):
     common = ("denoise-tuned", "--data-root", root, "--output", tmp_path, "--images", 1, "--sigma", 0.1)
     usual = resources.files("metricconv_experiments.denoising").joinpath("configs/heuristic.toml").read_text()
     counts = []
-    for name, old, new in (
-        ("gaussian", "gaussian = { sigma = 0.8 }", "gaussian = { sigma = 0.9 }"),
-        ("base", "utb_edge = { iota = 0.12", "utb_edge = { iota = 0.1"),  # what all others are compared with
+    for name, pattern, value in (
+        ("gaussian", r"(gaussian = \{ sigma = )[\d.]+", "0.9"),
+        ("base", r"(utb_edge = \{ iota = )[\d.]+", "0.1"),  # what all others are compared with
     ):
-        assert old in usual
-        (tmp_path / f"{name}.toml").write_text(usual.replace(old, new))
+        changed, count = re.subn(pattern, rf"\g<1>{value}", usual)
+        assert count and changed != usual
+        (tmp_path / f"{name}.toml").write_text(changed)
     for config in ((), ("--config", tmp_path / "gaussian.toml"), ("--config", tmp_path / "base.toml")):
         assert call(*common, "--padding-mode", "zeros", *config).exit_code == 0
         counts.append(len(read_table(tmp_path / "tuned.csv")))

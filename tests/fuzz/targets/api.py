@@ -108,7 +108,7 @@ def make(seed: int) -> Call | Layer:
             arguments |= {"ball": "geodesic", "steps": rng.choice([None, 1, 3]), "smooth": rng.choice([0, 1, 2])}
         if rng.random() < 0.25:
             for option in ("parametrization", "eps_omega", "radius"):
-                del arguments[option]
+                arguments.pop(option, None)
             arguments |= {"metric": rng.choice(["gradient", "edge", "structure"])}
             arguments |= {"modulation": False, "metric_groups": 1}
     kernel = arguments["kernel_size"]
