@@ -103,3 +103,9 @@ def test_polar_stencil_in_4d_has_unit_directions_that_sum_to_zero():
     nearest = (stencil.directions[:64] @ stencil.directions[:64].T - 2 * torch.eye(64).double()).amax(1)
     assert nearest.max() < 0.99 and nearest.min() > 0.5
     assert len(list(itertools.chain(stencil.radii.unique()))) == 4
+
+
+@pytest.mark.parametrize("parametrization", ["orthant", "half_space"])
+def test_geodesic_balls_of_norms_with_corners_raise(parametrization):
+    with pytest.raises(ValueError, match=r"`ball` \(='geodesic'\) does not support \w+ metrics"):
+        mc.nn.MetricConv2d(2, 2, 3, ball="geodesic", parametrization=parametrization)

@@ -13,7 +13,9 @@ from ..metrics import (
     PARAMETRIZATIONS,
     AsymmetricQuadratic,
     EllipsoidParametrization,
+    HalfSpace,
     Metric,
+    Orthant,
     Parametrization,
     Randers,
     Riemannian,
@@ -143,6 +145,11 @@ class MetricConv(AdaptiveConv):
         self.stencil = self._stencil(stencil)
         self._stencil_name = stencil if isinstance(stencil, str) else "given"
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
+        if self.ball == "geodesic" and isinstance(self.parametrization, Orthant | HalfSpace):
+            raise ValueError(
+                f"`ball` (='geodesic') does not support {type(self.parametrization).__name__} metrics: geodesics need "
+                "a norm with a continuous derivative"
+            )
         self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         if steps is not None and ball == "tangent":
             raise ValueError(f"`steps` (={steps!r}) requires ball='geodesic'")

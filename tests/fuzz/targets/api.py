@@ -104,7 +104,8 @@ def make(seed: int) -> Call | Layer:
         if parametrization in ELLIPSOIDS:
             arguments["eps_omega"] = rng.choice([0.05, 0.5, 1])
         arguments["radius"] = rng.choice([None, 0.1, 5.0])
-        if name == "MetricConv2d" and rng.random() < 0.3:
+        smooth = parametrization in (*ELLIPSOIDS, "asymmetric")
+        if name == "MetricConv2d" and smooth and rng.random() < 0.3:
             arguments |= {"ball": "geodesic", "steps": rng.choice([None, 1, 3]), "smooth": rng.choice([0, 1, 2])}
         if rng.random() < 0.25:
             for option in ("parametrization", "eps_omega", "radius"):
