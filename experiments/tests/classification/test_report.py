@@ -156,15 +156,12 @@ def test_short_grid_is_ordered_by_importance_and_depends_on_results(results):
     ]
     clothes = [s for _, s in grids.planned(grids.of_dataset(phases, "fashion-mnist"), results)]
     assert {(s.dataset, s.lr) for s in clothes} == {("fashion-mnist", 0.1)}
-    assert {s.multiplier for s in clothes if s.weights == "learnt"} == {
-        None,
-        *grids.MULTIPLIERS,
-        *grids.LOWER,
-    }  # a separate sweep
-    lowest = min(grids.MULTIPLIERS)
-    for dataset in grids.DATASETS["short"]:
-        lower = {s.method for _, s in plan if s.dataset == dataset and (s.multiplier or lowest) < lowest}
-        assert lower >= set(grids.BASELINES)
+    for dataset in grids.DATASETS["short"]:  # each method has as many trials, the baselines with lower multipliers
+        trials = [s for _, s in plan if s.dataset == dataset and s.seed == 0 and s.weights == "learnt"]
+        for method in grids.ADAPTIVE:
+            multipliers = grids.BASELINE_MULTIPLIERS if method in grids.BASELINES else grids.MULTIPLIERS
+            assert {s.multiplier for s in trials if s.method == method} == set(multipliers)
+    assert len(grids.MULTIPLIERS) == len(grids.BASELINE_MULTIPLIERS)
     given = grids.of_dataset(grids.short({"lr": 0.3}), "fashion-mnist")
     assert {s.lr for _, s in grids.planned(given, results)} == {0.3}
     assert len({s for _, s in plan}) == len(plan)
@@ -184,14 +181,18 @@ class Stub(Runner):
         return {"top1": held, "top5": 0.9, "held_top1": held, "epoch_seconds": None, "peak_mb": None}
 
 
-@pytest.mark.parametrize("grid", [grids.short, functools.partial(grids.fixed, seeds=(0, 1))], ids=["short", "fixed"])
-def test_interrupted_grid_has_the_same_rows(tmp_path, grid):
-    def rows(name, runner, again=0):
-        folder, left = tmp_path / name, True
+TWO_SEEDS = (0, 1)
+GRIDS = {name: functools.partial(getattr(grids, name), seeds=TWO_SEEDS) for name in ("short", "fixed", "small")}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_interrupted_grid_has_the_same_rows(tmp_path, name):
+    def rows(name_of_folder, runner, again=0):
+        folder, left = tmp_path / name_of_folder, True
         while left:
             try:
                 left = False
-                added = run_all(table(folder), grid({}), runner)
+                added = run_all(table(folder), GRIDS[name]({}), runner)
             except KeyboardInterrupt:
                 runner.left, left = again, True
         return added, {Setting.from_row(row) for row in table(folder).rows}
@@ -201,11 +202,15 @@ def test_interrupted_grid_has_the_same_rows(tmp_path, grid):
     assert count == len(unbroken) and rows("a", runner) == (0, unbroken)
     runner.left = 7
     assert rows("b", runner, again=7)[1] == unbroken
-    more = {(s.method, s.multiplier) for s in unbroken if s.seed > 0}
-    best = {"metric-randers": 0.03, "deformable": 0.003, "shifted": 0.003}
-    if grid is not grids.short:
+    more = {(s.method, s.multiplier) for s in unbroken if s.seed > 0 and s.dataset != "cifar10"}
+    best = {"metric-randers": 0.03, "metric-geodesic": 0.03, "deformable": 0.003, "shifted": 0.003}
+    if name != "short":
         best = dict.fromkeys(best, 0.01)
-        assert len(unbroken) == 2 * (4 * 2 * 3 + 5 * 2)  # on two datasets
+    if name == "fixed":
+        del best["metric-geodesic"]
+        assert len(unbroken) == 3 * (4 * 2 * 5 + 5 * 2)  # on three datasets
+    if name == "small":  # a standard network, four methods with five multipliers, and variants; both seeds on CIFAR-10
+        assert len(unbroken) == 2 * (4 * 5 + 5) + 2 * (1 + 4 * 5) - 1 + 5
     assert more == {("standard", None), *best.items()}
 
 
@@ -248,12 +253,14 @@ def test_grid_uses_given_seeds_network_and_start(results):
             grids.paper(common, ["weights"], seeds),
             grids.ablation(common, "weights", seeds),
             grids.fixed(common, seeds),
+            grids.small(common, seeds),
         )
         for name, phases in zip(grids.DATASETS, made, strict=True):
             plan = [s for _, s in grids.planned(phases, results)]
             assert {s.seed for s in plan} == set(seeds) and {s.dataset for s in plan} == set(grids.DATASETS[name])
             assert {(s.network, s.start) for s in plan} == {("resnet50", "weights")}
-            assert {s.seed for s in plan if s.dataset == "mnist"} <= {seeds[0]}
+            if name == "paper":
+                assert {s.seed for s in plan if s.dataset == "mnist"} <= {seeds[0]}
 
 
 def test_sweep_runs_repeated_options_once(results):

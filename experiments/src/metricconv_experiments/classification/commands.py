@@ -154,7 +154,7 @@ class TrainerOptions:
 def classify(
     *,
     grid: Annotated[
-        str | None, typer.Option(help="Grid of runs, in order of importance: short, paper, ablation or fixed.")
+        str | None, typer.Option(help="Grid of runs, in order of importance: short, paper, ablation, fixed or small.")
     ] = None,
     options: SettingOptions,
     files: RunFiles,
@@ -316,7 +316,11 @@ def _grid(name: str, common: dict[str, Any], seeds: list[int] | None) -> "list[P
     from . import grids
 
     _checks.one_of(name, grids.DATASETS, "grid")
-    more = {"ablation": ("layers",), "fixed": ("metric_parameters", "zero_gamma")}
+    more = {
+        "ablation": ("layers",),
+        "fixed": ("metric_parameters", "zero_gamma"),
+        "small": ("init", "l1", "warmup"),
+    }
     for option in ("method", "weights", "multiplier", *more.get(name, ())):
         if option in common:
             raise ValueError(
@@ -328,8 +332,8 @@ def _grid(name: str, common: dict[str, Any], seeds: list[int] | None) -> "list[P
         phases = grids.short(common, *given)
     elif name == "paper":
         phases = grids.paper(common, dict.fromkeys(["scratch", start]), *given)
-    elif name == "fixed":
-        phases = grids.fixed(common, *given)
+    elif name in ("fixed", "small"):
+        phases = (grids.fixed if name == "fixed" else grids.small)(common, *given)
     else:
         phases = grids.ablation(common, start, *given)
     if dataset is None:

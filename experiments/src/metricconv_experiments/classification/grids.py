@@ -14,17 +14,16 @@ DATASETS = {
     "short": ("cifar100", "fashion-mnist"),
     "paper": ("fashion-mnist", "mnist", "cifar100", "cifar10"),
     "ablation": ("cifar100",),
-    "fixed": ("cifar10", "cifar100"),
+    "fixed": ("cifar10", "fashion-mnist", "cifar100"),
+    "small": ("cifar10", "mnist", "fashion-mnist"),
 }
+METRICS = ("metric-randers", "metric-geodesic")
 BASELINES = ("deformable", "shifted")
 ADAPTIVE = ("metric-randers", *BASELINES)
-# Predictor learning-rate multipliers, the most informative first.
+# Predictor learning-rate multipliers, the most informative first: as many for the baselines, which need lower ones.
 MULTIPLIERS = (0.1, 1.0, 0.01, 0.3, 0.03)
+BASELINE_MULTIPLIERS = (0.01, 0.1, 0.003, 0.03, 0.001)
 DEFAULT_MULTIPLIER = 0.1
-# An additional multiplier for the baselines, below the one that is best for them among the others.
-LOWER = (0.003,)
-# Multipliers for geodesic balls, which also need lower ones.
-GEODESIC = (0.01, 0.003)
 
 # Defaults of the short grid.
 SHORT = {"recipe": "onecycle", "epochs": 6, "batch": 128, "holdout": 5000}
@@ -33,7 +32,6 @@ GRAY_OPTIONS = {"lr": 0.1}
 # Variants of the metric network.
 VARIANTS: dict[str, dict[str, Any]] = {
     "Riemannian": {"method": "metric-riemann"},
-    "geodesic balls": {"method": "metric-geodesic"},
     "four metrics per layer": {"metric_groups": 4},
     "low asymmetry": {"eps_omega": 0.9},
     "high asymmetry": {"eps_omega": 0.1},
@@ -42,12 +40,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "6 parameters": {"metric_parameters": 6},
 }
 
-# Defaults of the grid of fixed kernels, which is small enough for a CPU.
-FIXED = {
-    "network": SMALL, "weights": "fixed", "recipe": "onecycle", "epochs": 4, "batch": 64, "lr": 0.1,
-    "train_images": 3000, "holdout": 1000,
+# Defaults of the grids of the small network.
+TINY = {
+    "network": SMALL, "recipe": "onecycle", "epochs": 4, "batch": 64, "lr": 0.1, "train_images": 3000, "holdout": 1000,
 }  # fmt: skip
-# Its methods; the last one is the control without geometry.
+# Its multipliers, for all methods.
+TINY_MULTIPLIERS = (0.1, 1.0, 0.01, 10.0, 0.001)
+# Methods with fixed kernels; the last one is the control without geometry.
 FIXED_METHODS: tuple[dict[str, Any], ...] = (
     {"method": "metric-randers", "metric_parameters": 6},
     {"method": "metric-randers", "metric_parameters": 7},
@@ -55,10 +54,17 @@ FIXED_METHODS: tuple[dict[str, Any], ...] = (
     {"method": "shifted"},
     {"method": "standard"},
 )
-FIXED_MULTIPLIERS = (0.1, 1.0, 0.01)
+# Variants of the small network with learned kernels.
+SMALL_VARIANTS: tuple[dict[str, Any], ...] = (
+    {"method": "metric-randers", "init": "paper"},
+    {"method": "deformable", "init": "paper"},
+    {"method": "shifted", "init": "paper"},
+    {"method": "metric-randers", "l1": 5000.0},
+    {"method": "metric-randers", "warmup": 1},
+)
 
 
-def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[Phase]:
+def short(common: Mapping[str, Any], seeds: Iterable[int] = range(6)) -> list[Phase]:
     """Return a comparison with one short schedule for all methods, in order of importance.
 
     Each method is compared at its best predictor learning-rate multiplier, selected on held-out images with the first
@@ -73,12 +79,12 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
         return Setting(**{**base, "method": method, **rest})
 
     def sweep(
-        base: Mapping[str, Any], *multipliers: float, methods: Sequence[str] = ADAPTIVE, **rest: Any
+        base: Mapping[str, Any], methods: Sequence[str] = ADAPTIVE, count: int = len(MULTIPLIERS), **rest: Any
     ) -> Callable[[Results], Iterator[Setting]]:
         def settings(_: Results) -> Iterator[Setting]:
-            for multiplier in multipliers:
-                for method in methods:
-                    yield make(base, method, multiplier=multiplier, seed=first, **rest)
+            for n, method in itertools.product(range(count), methods):
+                multipliers = BASELINE_MULTIPLIERS if method in BASELINES else MULTIPLIERS
+                yield make(base, method, multiplier=multipliers[n], seed=first, **rest)
 
         return settings
 
@@ -100,19 +106,18 @@ def short(common: Mapping[str, Any], seeds: Iterable[int] = (0, 1, 2)) -> list[P
 
     return [
         ("CIFAR-100, standard", lambda _: [make(cifar, "standard", seed=first)]),
-        ("CIFAR-100, multipliers", sweep(cifar, *MULTIPLIERS)),
-        ("CIFAR-100, lower multipliers for baselines", sweep(cifar, *LOWER, methods=BASELINES)),
+        ("CIFAR-100, multipliers", sweep(cifar)),
         ("CIFAR-100, another seed", best(cifar, "standard", *ADAPTIVE, seeds=second)),
+        ("CIFAR-100, more seeds", best(cifar, "standard", *ADAPTIVE, seeds=more)),
+        ("CIFAR-100, geodesic balls, multipliers", sweep(cifar, ["metric-geodesic"])),
+        ("CIFAR-100, geodesic balls", best(cifar, "metric-geodesic", seeds=others)),
         ("Fashion-MNIST, standard", lambda _: [make(clothes, "standard", seed=first)]),
-        ("Fashion-MNIST, multipliers", sweep(clothes, *MULTIPLIERS)),
-        ("Fashion-MNIST, lower multipliers for baselines", sweep(clothes, *LOWER, methods=BASELINES)),
+        ("Fashion-MNIST, multipliers", sweep(clothes)),
         ("Fashion-MNIST, another seed", best(clothes, "standard", *ADAPTIVE, seeds=second)),
-        ("CIFAR-100, fixed weights", sweep(cifar, *MULTIPLIERS[:3], weights="fixed")),
+        ("CIFAR-100, fixed weights", sweep(cifar, count=3, weights="fixed")),
         ("CIFAR-100, the paper's initialization", best(cifar, *ADAPTIVE, init="paper")),
         ("CIFAR-100, other metrics", variants),
-        ("CIFAR-100, geodesic balls, lower multipliers", sweep(cifar, *GEODESIC, methods=["metric-geodesic"])),
-        ("Fashion-MNIST, fixed weights", sweep(clothes, *MULTIPLIERS[:3], weights="fixed")),
-        ("CIFAR-100, more seeds", best(cifar, "standard", *ADAPTIVE, seeds=more)),
+        ("Fashion-MNIST, fixed weights", sweep(clothes, count=3, weights="fixed")),
         ("Fashion-MNIST, more seeds", best(clothes, "standard", *ADAPTIVE, seeds=more)),
     ]
 
@@ -177,32 +182,66 @@ def fixed(common: Mapping[str, Any], seeds: Sequence[int] = range(6)) -> list[Ph
     Multipliers are selected on held-out images with the first seed. All methods are run at the same multipliers, and
     reported with the other seeds.
     """
+
+    def variants(dataset: str) -> list[dict[str, Any]]:
+        return [
+            {**TINY, **common, "weights": "fixed", "dataset": dataset, **method, "zero_gamma": zero_gamma}
+            for method, zero_gamma in itertools.product(FIXED_METHODS, (False, True))
+        ]
+
+    return [phase for dataset in DATASETS["fixed"] for phase in _selected_and_reported(variants(dataset), seeds)]
+
+
+def small(common: Mapping[str, Any], seeds: Sequence[int] = range(6)) -> list[Phase]:
+    """Return a study of the small network with learned kernels, as ``fixed``.
+
+    On CIFAR-10, all seeds are run with all multipliers; the variants of a method have its selected multiplier.
+    """
+
+    def methods(dataset: str) -> list[dict[str, Any]]:
+        return [{**TINY, **common, "dataset": dataset, "method": name} for name in ("standard", *METRICS, *BASELINES)]
+
+    def variants(results: Results) -> Iterator[Setting]:
+        for seed, changes in itertools.product(seeds[1:] or seeds, SMALL_VARIANTS):
+            plain = {**TINY, **common, "dataset": "cifar10", "method": changes["method"]}
+            yield Setting(
+                **{**plain, **changes},
+                multiplier=best_multiplier(results, Setting(**plain, seed=seeds[0])),
+                seed=seed,
+            )
+
+    cifar, *gray = DATASETS["small"]
+    return [
+        *_selected_and_reported(methods(cifar), seeds),
+        (f"{cifar}, variants", variants),
+        *(phase for dataset in gray for phase in _selected_and_reported(methods(dataset), seeds)),
+        (f"{cifar}, all multipliers", _all_multipliers(methods(cifar), seeds)),
+    ]
+
+
+def _selected_and_reported(variants: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Phase]:
+    """Return all multipliers of the small network with the first seed, then the best ones with the other seeds."""
     first, *others = seeds
 
-    def variants(dataset: str) -> Iterator[dict[str, Any]]:
-        for method, zero_gamma in itertools.product(FIXED_METHODS, (False, True)):
-            yield {**FIXED, **common, "dataset": dataset, **method, "zero_gamma": zero_gamma}
+    def best(results: Results) -> Iterator[Setting]:
+        for seed, variant in itertools.product(others or [first], variants):
+            yield Setting(**variant, multiplier=best_multiplier(results, Setting(**variant, seed=first)), seed=seed)
 
-    def sweep(dataset: str) -> Callable[[Results], Iterator[Setting]]:
-        def settings(_: Results) -> Iterator[Setting]:
-            for variant, multiplier in itertools.product(variants(dataset), FIXED_MULTIPLIERS):
-                if variant["method"] != "standard":
-                    yield Setting(**variant, multiplier=multiplier, seed=first)
+    title = f"{variants[0]['dataset']}, {Setting(**variants[0]).weights} weights"
+    return [(f"{title}, multipliers", _all_multipliers(variants, [first])), (title, best)]
 
-        return settings
 
-    def best(dataset: str) -> Callable[[Results], Iterator[Setting]]:
-        def settings(results: Results) -> Iterator[Setting]:
-            for seed, variant in itertools.product(others or [first], variants(dataset)):
-                yield Setting(**variant, multiplier=best_multiplier(results, Setting(**variant, seed=first)), seed=seed)
+def _all_multipliers(
+    variants: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+) -> Callable[[Results], Iterator[Setting]]:
+    """Return all multipliers of the small network, for the methods that have multipliers."""
 
-        return settings
+    def settings(_: Results) -> Iterator[Setting]:
+        for seed, multiplier, variant in itertools.product(seeds, TINY_MULTIPLIERS, variants):
+            if variant["method"] != "standard":
+                yield Setting(**variant, multiplier=multiplier, seed=seed)
 
-    return [
-        (f"{dataset}, {title}", phase(dataset))
-        for dataset in DATASETS["fixed"]
-        for title, phase in (("multipliers", sweep), ("fixed kernels", best))
-    ]
+    return settings
 
 
 def best_multiplier(results: Results, setting: Setting) -> float | None:

@@ -1,5 +1,6 @@
 """Tables and the figure of the sweep, from the CSV: median ± standard deviation over seeds."""
 
+import math
 import statistics
 import textwrap
 from collections import defaultdict
@@ -136,8 +137,13 @@ def sweep_figure(rows: Iterable[Row]) -> Any:
     from matplotlib.figure import Figure
 
     sweeps = swept(rows)
-    figure = Figure(figsize=(5.2 * len(sweeps), 4), dpi=150, layout="constrained")
-    for axes, runs in zip(figure.subplots(1, len(sweeps), squeeze=False)[0], sweeps, strict=True):
+    columns = min(3, len(sweeps))
+    lines = math.ceil(len(sweeps) / columns)
+    figure = Figure(figsize=(5.2 * columns, 4 * lines), dpi=150, layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).flat
+    for axes in panels[len(sweeps) :]:
+        axes.set_axis_off()
+    for axes, runs in zip(panels, sweeps, strict=False):
         for method in METHODS:
             some = [row for row in runs if row["method"] == method]
             if not some:
