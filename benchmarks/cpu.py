@@ -52,7 +52,7 @@ Call = Callable[[], object]
 def run(folder: Path, only: str = "", threads: int = 2) -> Path:
     """Check and measure what ``only`` selects; return the path of the CSV."""
     torch.set_num_threads(threads)
-    path = folder / f"{re.sub(r'[^a-z0-9]+', '-', _cpu().lower()).strip('-')}.csv"
+    path = folder / f"{re.sub(r'[^a-z0-9]+', '-', processor().lower()).strip('-')}.csv"
     rows = Rows(path, COLUMNS, ("op", "shape", "mode"), only)
     for row in _rows(only):
         rows.add(row | _environment())
@@ -195,7 +195,7 @@ def _grid_sample(shape: Shape, t: Inputs) -> Tensor:
     return torch.einsum("bcphw,ocp->bohw", samples, t["weight"].flatten(2))
 
 
-def _cpu() -> str:
+def processor() -> str:
     """Return the name of the processor."""
     try:
         (name, *_) = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
@@ -206,7 +206,7 @@ def _cpu() -> str:
 
 def _environment() -> Row:
     return {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "threads": str(torch.get_num_threads()),
         "load": f"{os.getloadavg()[0]:.1f}",
         **versions("numba"),

@@ -13,8 +13,8 @@ import metricconv as mc
 from helpers import CONVOLUTIONS, random_modulation
 from metricconv._interpolation import lattice_tolerance, use_lattice_tolerance
 
-KINDS = ("randers", "riemannian", "geodesic", "deformable", "shifted", "dilated", "grid")
-BALLS = ("randers", "riemannian", "geodesic")
+KINDS = ("randers", "riemannian", "asymmetric", "geodesic", "deformable", "shifted", "dilated", "grid")
+BALLS = ("randers", "riemannian", "asymmetric", "geodesic")
 MODES = ("zeros", "border", "reflect", "circular")
 
 
@@ -65,6 +65,8 @@ class Case:
             drift = 0.2 * torch.randn(*field, dim, *spatial) / self.radius
             asymmetry = mc.Randers(tensors["M"], drift).asymmetry.unsqueeze(2)
             tensors["omega"] = drift * (0.6 / asymmetry.clamp_min(0.6))
+        if self.kind == "asymmetric":
+            tensors["w"] = torch.randn(*field, dim, *spatial) / self.radius
         if self.kind == "deformable":
             tensors["displacement"] = self.radius * torch.randn(*field, grid.samples, dim, *spatial)
         if self.kind == "shifted":
@@ -72,7 +74,7 @@ class Case:
         if self.kind == "dilated":
             tensors["scale"] = self.radius * (0.5 + torch.rand(*field, 1, *spatial))
         self._put_on_pixels(tensors)
-        geometry = ("M", "omega", "displacement", "shift", "scale")
+        geometry = ("M", "omega", "w", "displacement", "shift", "scale")
         for name, t in tensors.items():
             tensors[name] = t.to(device) if name in geometry else t.to(device, self.dtype)
         stencil = mc.stencils.square_onion(self.kernel) if self.kind in BALLS else None
@@ -84,6 +86,8 @@ class Case:
                 metric = mc.Randers(t["M"], t["omega"])
                 mode = "circular" if self.mode == "circular" else "border"
                 return mc.GeodesicBall(metric, stencil, dilation=self.dilation, stride=self.stride, padding_mode=mode)
+            if self.kind == "asymmetric":
+                return mc.TangentBall(mc.AsymmetricQuadratic(t["M"], t["w"]), stencil, self.dilation)
             if self.kind == "riemannian":
                 return mc.TangentBall(mc.Riemannian(t["M"]), stencil, self.dilation)
             if self.kind == "deformable":
@@ -96,7 +100,7 @@ class Case:
 
         for _ in range(20 if self.kind != "grid" else 0):
             near = self._near_the_lattice(support_of(tensors))
-            for name in (set(geometry) & set(tensors)) - {"omega"} if near.any() else ():
+            for name in (set(geometry) & set(tensors)) - {"omega", "w"} if near.any() else ():
                 extra = tensors[name].dim() - near.dim()
                 tensors[name] *= torch.where(near, 1.01, 1.0).unflatten(1, (-1, *(1,) * extra))
         tensors = {name: self._laid_out(name, t) for name, t in tensors.items()}
@@ -130,6 +134,9 @@ class Case:
             tensors["M"] = torch.where(changed, identity.to(M), M)
             if "omega" in tensors:
                 tensors["omega"] = torch.where(changed, 0.0, tensors["omega"])
+            if "w" in tensors:  # along the first axis: samples on one side, and orthogonal to it, stay on pixels
+                others = torch.arange(dim).view(-1, *(1,) * dim) > 0
+                tensors["w"] = torch.where(changed & others, 0.0, tensors["w"])
 
     def _near_the_lattice(self, support: mc.Support) -> Tensor:
         """Return where a coordinate is nearly whole, so that precisions may differ whether it is: (B, G, *out).

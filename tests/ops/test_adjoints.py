@@ -100,19 +100,20 @@ def test_flows_of_both_backends_are_equal() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("drift", [True, False])
+@pytest.mark.parametrize("drift", ["none", "linear", "one-sided"])
 @pytest.mark.parametrize("kind", ["ball", "dilated", "shifted"])
-def test_adjoint_of_sample_offsets_for_triton(kind: str, drift: bool) -> None:
+def test_adjoint_of_sample_offsets_for_triton(kind: str, drift: str) -> None:
     pytest.importorskip("triton")
     from metricconv.ops.triton import geometry
 
     formulas, (a, b) = on_torch(geometry), torch.nn.functional.normalize(torch.randn(2, 50).double(), dim=0)
-    count = 5 if drift else 3  # parameters
+    count = 3 if drift == "none" else 5  # parameters
     index, metric = torch.arange(50), random_field("nothing")[:3]
-    if drift:
+    if drift == "linear":
         metric = [torch.where(index % 7 == 0, -t, t) for t in metric]  # uᵀMu < 0
     omega = [torch.where(index % 7 < 2, 1.0, 0.2 * torch.randn(50).double()) for _ in range(2)]
-    omega = [torch.where(index % 7 == 2, -9 * u, w) for u, w in zip((a, b), omega, strict=True)]  # F(u) < 0
+    omega = [torch.where(index % 7 == 2, -9 * u, w) for u, w in zip((a, b), omega, strict=True)]  # linear: F(u) < 0
+    omega = [torch.where(index % 7 == 3, v, w) for v, w in zip((-b, a), omega, strict=True)]  # ωᵀu = 0
     check_adjoint(
         lambda *p: formulas.sample_offset(a, b, 1.7, *p, kind, drift),
         lambda *p: formulas.sample_offset_gradient(a, b, 1.7, *p, kind, drift)[:count],
@@ -121,9 +122,9 @@ def test_adjoint_of_sample_offsets_for_triton(kind: str, drift: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("drift", [True, False])
+@pytest.mark.parametrize("drift", ["none", "linear", "one-sided"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_adjoint_of_the_norm_for_numba(dim: int, drift: bool) -> None:
+def test_adjoint_of_the_norm_for_numba(dim: int, drift: str) -> None:
     """1/F of many pixels in one direction, also where uᵀMu < 0, and where F is clamped."""
     pytest.importorskip("numba")
     from metricconv.ops.cpu import strip, tangent_ball
@@ -133,21 +134,22 @@ def test_adjoint_of_the_norm_for_numba(dim: int, drift: bool) -> None:
     M, index = torch.stack([torch.eye(dim).double()[i, j].expand(count) for i, j in pairs]), torch.arange(count)
     M = torch.where(index % 7 == 0, -M, M + 0.2 * torch.randn(len(pairs), count).double())
     omega = torch.where(index % 7 == 1, -9 * u[:, None], 0.1 + 0.2 * torch.randn(dim, count).double())
-    params = (torch.cat([M, omega]) if drift else M).requires_grad_()
+    params = (M if drift == "none" else torch.cat([M, omega])).requires_grad_()
     square = sum((1 if i == j else 2) * u[i] * u[j] * m for (i, j), m in zip(pairs, params, strict=False))
+    along = u @ params[len(pairs) :] if drift != "none" else torch.zeros(())
+    square = square + along.relu().square() if drift == "one-sided" else square
     root = torch.where(square > 0, square, 1).sqrt() * (square > 0)
-    norm = root + (u @ params[len(pairs) :] if drift else 0)
+    norm = root + along if drift == "linear" else root
     inverse, upstream = 1 / norm.clamp_min(SMALLEST_NORM), torch.randn(count).double()
     (expected,) = torch.autograd.grad(inverse, params, upstream)
 
     stencil, terms, found = np.zeros((1, 7)), np.zeros((3, strip.STRIP)), np.zeros(params.shape)
     stencil[0, 3 - dim : 3] = u
-    arguments = (3 - dim, params.detach().numpy(), np.uint64(0), stencil, 0, terms, np.uint64(count))
-    tangent_ball.fill_inverse_norm(*arguments)
+    formula, pixels = (3 - dim, drift == "one-sided"), (np.uint64(0), stencil, 0, terms)
+    tangent_ball.fill_inverse_norm(*formula, params.detach().numpy(), *pixels, np.uint64(count))
     assert terms[0, :count] == pytest.approx(inverse.detach().numpy(), rel=1e-9)
     terms[2, :count] = upstream
-    first_axis, _, start, *others, n = arguments
-    tangent_ball.add_ball_gradient(first_axis, start, *others, found, n)
+    tangent_ball.add_ball_gradient(*formula, *pixels, found, np.uint64(count))
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-9, atol=1e-12)
 
 

@@ -68,7 +68,7 @@ def test_outputs_and_gradients_equal_reference(kernel, stride, padding, dilation
     monkeypatch.setattr(displacements, "_CHUNK_ELEMENTS", chunk)
     size = (14, 13, 12)[: len(kernel)]
     out = [(n + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(size, kernel, strict=True)]
-    support = ball("asymmetric", kernel, out, dilation)
+    support = ball("half_space", kernel, out, dilation)
     x, weight = torch.randn(2, 4, *size).double().requires_grad_(), torch.randn(6, 2, *kernel).double().requires_grad_()
     modulation = torch.rand(2, 1, support.samples, *out).double().requires_grad_()
     options = {"stride": stride, "padding": padding, "groups": 2, "modulation": modulation}
@@ -110,10 +110,11 @@ def test_auto_selects_the_cpu_backend_and_names_it():
 
 
 def test_dedicated_kernels_are_preferred():
-    support = mc.TangentBall(mc.Riemannian.isotropic(1.0), mc.stencils.onion(3))
-    x, weight = torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 3, 3)
-    problem = Problem(x, support, weight, None, (1, 1), (1, 1), 1, None, "zeros")
-    assert not isinstance(choose_backend(problem), ByDisplacements)
+    for metric in (mc.Riemannian, mc.Randers, mc.AsymmetricQuadratic):
+        support = mc.TangentBall(metric.isotropic(1.0), mc.stencils.onion(3))
+        x, weight = torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 3, 3)
+        problem = Problem(x, support, weight, None, (1, 1), (1, 1), 1, None, "zeros")
+        assert not isinstance(choose_backend(problem), ByDisplacements)
 
 
 def test_other_dtypes_fall_back_to_reference():
@@ -128,7 +129,7 @@ def test_other_dtypes_fall_back_to_reference():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once_per_chunk(dtype, monkeypatch):
-    support = mc.TangentBall(make_shape("asymmetric", 2, 1, 1, (5, 6), dtype=torch.float32), mc.stencils.onion(3))
+    support = mc.TangentBall(make_shape("half_space", 2, 1, 1, (5, 6), dtype=torch.float32), mc.stencils.onion(3))
     x, weight = torch.randn(1, 3, 5, 6).to(dtype), torch.randn(2, 3, 3, 3).to(dtype)
     expected = mc.support_conv(x, support, weight, padding=1, backend="reference")
     for chunk in (2**22, 8):

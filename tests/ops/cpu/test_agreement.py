@@ -133,3 +133,15 @@ def test_nan_propagates_as_in_reference(kind: str, channels: tuple[int, int], mo
     y, expected = run(tensors, backend="cpu"), run(tensors, backend="reference")
     assert y.isnan().any()
     torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("channels", [(2, 2), (16, 2)], ids=["few", "many"])
+def test_asymmetric_metric_with_w_0_equals_its_riemannian_metric(channels: tuple[int, int]) -> None:
+    tensors, run = Case("asymmetric", channels=channels, modulated=True).make()
+    symmetric = {name: t for name, t in tensors.items() if name != "w"}
+    _, run_symmetric = Case("riemannian", channels=channels, modulated=True).make()
+    found = outcome(run, tensors | {"w": torch.zeros_like(tensors["w"])}, backend="cpu")
+    expected = outcome(run_symmetric, symmetric, backend="cpu")
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+    assert not found["w"].any()

@@ -14,6 +14,7 @@ CASES = {
     "many channels": Case(batch=1, channels=(8, 2), size=(3, 3), kernel=(1, 3), padding=(0, 1), modulated=True),
     "deformable": Case("deformable", "reflect", batch=1, channels=(2, 2), size=(3, 4), kernel=(1, 3), padding=(0, 1)),
     "volume": Case(batch=1, channels=(1, 1), size=(3, 3, 3), kernel=(3, 1, 1), padding=(1, 0, 0)),
+    "one-sided": Case("asymmetric", batch=1, channels=(2, 2), size=(3, 4)),
     "geodesic": Case("geodesic", batch=1, channels=(1, 1), size=(4, 4)),
     "geodesic, circular": Case(
         "geodesic", "circular", batch=1, channels=(8, 2), size=(4, 4), kernel=(1, 3), padding=(0, 1)

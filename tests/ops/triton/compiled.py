@@ -60,7 +60,7 @@ SMALL_GPU_CASES = {
     "deterministic": Case(channels=(64, 128), size=(16, 16), dtype=torch.bfloat16),
 }
 SMALL_GPU_PRECISIONS = [(name, "ieee") for name in SMALL_GPU_CASES] + [("float32", "tf32")]
-KINDS = ("riemannian", "shifted", "dilated", "grid")
+KINDS = ("riemannian", "asymmetric", "shifted", "dilated", "grid")
 
 
 def cases() -> Iterator[tuple[str, tuple[int, ...], Callable[[], Launches]]]:

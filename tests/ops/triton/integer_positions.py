@@ -47,6 +47,9 @@ def integer_geometry(case: Case, tensors: dict[str, Tensor], offsets: str) -> di
         identity = torch.eye(len(case.kernel))[tuple(torch.triu_indices(*2 * [len(case.kernel)]))].to(field)
         field = identity.view(-1, *(1,) * len(case.kernel)) / reach.square()
         field = field * (1 + 2 * ULP * torch.randint_like(reach, -1, 2)) if offsets == "near" else field
+        if "w" in tensors:  # along the first axis: samples on one side, and orthogonal to it, stay on pixels
+            first = torch.arange(tensors["w"].shape[2], device=field.device).view(-1, *(1,) * len(case.kernel)) == 0
+            return {"M": field, "w": tensors["w"] * first}
         return {"M": field} | ({"omega": torch.zeros_like(tensors["omega"])} if "omega" in tensors else {})
     low, high = {"start": (0, 1)}.get(offsets, (-7, 8))
     whole = torch.randint_like(field, low, high) + (name == "scale")

@@ -50,6 +50,7 @@ CHANNELS = {
     "long axis": Case(kind="deformable", channels=(1, 1), size=(1, 9000), kernel=(1, 3), stride=(1, 61), batch=1),
     "one pixel": Case(size=(1, 1), mode="reflect", kernel=(1, 3)),
     "one dimension": Case(size=(7,), kernel=(3,), modulated=True),
+    "one dimension, one-sided drift": Case(kind="asymmetric", size=(7,), kernel=(3,), modulated=True),
     "one dimension, deformable": Case(kind="deformable", size=(7,), kernel=(3,), mode="border"),
     "one dimension, dilated": Case(kind="dilated", size=(7,), kernel=(3,), mode="circular"),
 }
@@ -118,6 +119,7 @@ IM2COL = {
     "image, half, deformable": Case(
         kind="deformable", channels=(36, 20), size=(3, 4), metric_groups=2, batch=5, dtype=torch.float16
     ),
+    "image, one-sided drift": Case(kind="asymmetric", channels=(18, 20), kernel=(1, 3), metric_groups=2),
     "image, geodesic": Case(kind="geodesic", channels=(18, 20), size=(4, 5), kernel=(1, 3), metric_groups=2),
     "none, one dimension": Case(channels=(18, 20), size=(7,), kernel=(3,), batch=3),
     "none, constant": Case(channels=(18, 20), constant=True, kernel=(1, 3), dtype=torch.float16),

@@ -19,7 +19,7 @@ def test_balls_of_other_metrics_equal_reference(
     stencil = mc.stencils.Stencil(torch.randn(samples, dim), torch.rand(samples), kernel)
     x, weight = torch.randn(1, 2, *(3,) * dim, requires_grad=True), torch.randn(1, 2, *kernel, requires_grad=True)
     out = [3 + 2 - (k - 1) for k in kernel]
-    metric = make_shape("asymmetric", dim, 1, 2, out, dtype=torch.float32)
+    metric = make_shape("half_space", dim, 1, 2, out, dtype=torch.float32)
     metric = metric.map(lambda t: t.clone().requires_grad_())
     results = []
     for backend in ("triton", "reference"):

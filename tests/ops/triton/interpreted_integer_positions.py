@@ -24,6 +24,7 @@ INITIAL_CASES = {
     "stride": Case(channels=(2, 3), stride=2, mode="reflect", modulated=True),
     "larger kernel": Case(channels=(1, 1), kernel=(1, 5), padding=(0, 2), mode="circular"),
     "no drift": Case(channels=(2, 3), kind="riemannian", mode="border"),
+    "one-sided drift": Case(channels=(2, 3), kind="asymmetric", mode="border"),
     "one pixel": Case(channels=(2, 3), size=(1, 1)),
     "one dimension": Case(channels=(2, 3), size=(5,), kernel=(3,)),
     "one dimension, deformable": Case(channels=(2, 3), kind="deformable", size=(5,), kernel=(3,)),

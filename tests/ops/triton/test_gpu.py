@@ -93,7 +93,7 @@ def test_gradients_at_integer_positions(size_class: str, kind: str, offsets: str
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["randers", "geodesic", "deformable", "shifted", "dilated"])
+@pytest.mark.parametrize("kind", ["randers", "asymmetric", "geodesic", "deformable", "shifted", "dilated"])
 def test_gradients_of_a_converted_layer(kind: str, mode: str) -> None:
     case = Case(kind=kind, mode=mode, channels=(20, 24), size=(13, 11), modulated=mode in ("zeros", "reflect"))
     check_integer_positions(case, "start", TOLERANCES[torch.float32], "cuda")
@@ -106,7 +106,7 @@ def test_random_problems_agree_with_reference(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["riemannian", "deformable", "shifted", "dilated", "grid"])
+@pytest.mark.parametrize("kind", ["riemannian", "asymmetric", "deformable", "shifted", "dilated", "grid"])
 def test_im2col_of_every_kind_and_padding_mode(kind: str, mode: str) -> None:
     case = dataclasses.replace(SIZE_CLASSES["im2col, whole images"], kind=kind, mode=mode, dtype=torch.float16)
     check(case, TOLERANCES[torch.float16], "cuda")

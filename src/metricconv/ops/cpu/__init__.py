@@ -43,9 +43,9 @@ from torch import Tensor
 
 from ... import _compat
 from ..._interpolation import FARTHEST
-from ...metrics import Metric, Parametrization, Randers, Riemannian, Spectral7
+from ...metrics import AsymmetricQuadratic, Metric, Parametrization, Randers, Riemannian, Spectral7
 from ...metrics.flow import FlowField, smoothed
-from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
+from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, Support, TangentBall
 from ...supports.base import kernel_cells
 from ..displacements import Displacements
 from ..operators import is_traced
@@ -63,6 +63,8 @@ _KINDS = {
     TangentBall: "ball", GeodesicBall: "geodesic", Deformable: "deformable", Shifted: "shifted", Dilated: "dilated",
     Grid: "grid", Displacements: "deformable",
 }  # fmt: skip
+
+_METRICS = {TangentBall: (Riemannian, Randers, AsymmetricQuadratic), GeodesicBall: (Riemannian, Randers)}
 
 # Addresses are 32-bit integers.
 _MAX_PIXELS = 2**31
@@ -95,7 +97,7 @@ def unsupported_reason(problem: Problem) -> str | None:
         return f"it supports 1 to 3 spatial axes, `support` has {support.dim}"
     if type(support) not in _KINDS:
         return f"it does not support {type(support).__name__} supports"
-    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
+    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in _METRICS[type(support)]:
         return f"it does not support {type(support.metric).__name__} metrics"
     if isinstance(support, GeodesicBall) and (support.dim != 2 or not support.rays.positions):
         size = support.kernel_size
@@ -135,7 +137,7 @@ def run(problem: Problem) -> Tensor:
         modulation if modulation is None else _to_3d(modulation, dim),
         params,
         _stencil(problem).to(dtype),
-        _KINDS[type(support)],
+        "one-sided ball" if _is_one_sided(support) else _KINDS[type(support)],
         dim,
         [1] * (3 - dim) + list(support.dilation),
         [1] * (3 - dim) + list(problem.stride),
@@ -164,6 +166,11 @@ def parametrize(
     from .parametrizations import spectral7
 
     return spectral7(parametrization, raw, start.to(raw.dtype), float(gain), radius)
+
+
+def _is_one_sided(support: Support) -> bool:
+    """Return whether the drift of a ball is one-sided: see tangent_ball.py."""
+    return isinstance(support, TangentBall) and isinstance(support.metric, AsymmetricQuadratic)
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:

@@ -26,7 +26,8 @@ from .sampling import (
 )
 
 _KINDS = {
-    "grid": GRID, "ball": BALL, "geodesic": GEODESIC, "shifted": SHIFTED, "deformable": DEFORMABLE, "dilated": DILATED
+    "grid": GRID, "ball": BALL, "one-sided ball": BALL, "geodesic": GEODESIC, "shifted": SHIFTED,
+    "deformable": DEFORMABLE, "dilated": DILATED,
 }  # fmt: skip
 
 # The im2col buffer pays off if so many consecutive channels are copied at once: one vector register.
@@ -130,6 +131,7 @@ class CpuArguments:
             tuple(map(float, self.grid.halves)),
             3 - self.dim,
             _KINDS[self.kind],
+            self.kind == "one-sided ball",
             self.padding_mode in ("reflect", "circular"),
             tuple(reflects and n > 1 for n in size),
             backward,
@@ -157,7 +159,7 @@ def _stencil_rows(stencil: bytes, dtype: np.dtype, kind: str, dim: int) -> np.nd
     rows[:, INDEX] = rows[:, DIRECTION] = np.arange(len(values))
     if kind == "geodesic":
         rows[:, DIRECTION], rows[:, LENGTH] = values[:, dim + 1 :].T
-    elif kind == "ball":
+    elif _KINDS[kind] == BALL:
         # Directions are unit vectors: equal ones differ by rounding errors, at most those of float32.
         _, first, same = np.unique(values[:, :dim].round(6), axis=0, return_index=True, return_inverse=True)
         rows[:, DIRECTION] = first[same]

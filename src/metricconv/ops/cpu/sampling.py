@@ -4,7 +4,7 @@ Images have three axes (z, y, x); a 2-D image lacks the first, a 1-D signal the 
 a sample with reference cell or direction a is
 
     kind          offset        support parameters per pixel
-    BALL          s·a / F       M, ω: F = √(aᵀMa) + ωᵀa for the unit direction a; s is the sample's radius
+    BALL          s·a / F       M, ω: F is the norm of the unit direction a, s the sample's radius: see tangent_ball.py
     GEODESIC      of the path   none; the field is a table of nodes, see geodesics.py
     SHIFTED       a + v         v
     DEFORMABLE    a + v         v for every sample
@@ -57,6 +57,7 @@ class Geometry(NamedTuple):
     half: tuple[float, ...]
     first_axis: int  # first existing axis: 0 in 3-D, 1 in 2-D, 2 in 1-D
     kind: int
+    one_sided: bool  # how ω enters the norm of a ball: see tangent_ball.py
     folds: bool
     mirrors: tuple[bool, ...]
     backward: bool  # whether gradients are computed
@@ -69,7 +70,7 @@ def make_strip_buffers(geometry, like):
     """Return the buffers of a strip's pixels: center, pixel, pixel_term and paths.
 
     center [3, n], integer part, in the image with its halo; pixel [2, n], row and column in the output; pixel_term [3,
-    n], for a ball 1/F, √(aᵀMa) and the gradient of 1/F, for geodesics the displacement; the paths of geodesics.
+    n], for a ball 1/F, a part of F and the gradient of 1/F, for geodesics the displacement; the paths of geodesics.
     """
     shape = (3, STRIP)
     paths = geodesics.make_paths(geometry.flow, like)
@@ -104,7 +105,7 @@ def direction_changes(stencil, t):
 def prepare_direction(geometry, params, start, stencil, t, pixel, pixel_term, paths, n):
     """Compute the terms of the direction of stencil row t for n pixels from ``start`` on; params [n, N] or nodes."""
     if geometry.kind == BALL:
-        fill_inverse_norm(geometry.first_axis, params, start, stencil, t, pixel_term, n)
+        fill_inverse_norm(geometry.first_axis, geometry.one_sided, params, start, stencil, t, pixel_term, n)
     elif geometry.kind == GEODESIC:
         geodesics.trace(geometry.flow, params, stencil[t, 1], stencil[t, 2], stencil[t, LENGTH], pixel, paths, n)
 
@@ -331,7 +332,7 @@ def accumulate_position_gradient(geometry, start, stencil, t, pixel_term, paths,
 def backpropagate_direction(geometry, params, start, stencil, t, pixel_term, paths, grad_params, written, n):
     """Backpropagate from the terms of the direction of stencil row t to the support parameters or nodes."""
     if geometry.kind == BALL:
-        add_ball_gradient(geometry.first_axis, start, stencil, t, pixel_term, grad_params, n)
+        add_ball_gradient(geometry.first_axis, geometry.one_sided, start, stencil, t, pixel_term, grad_params, n)
     elif geometry.kind == GEODESIC:
         geodesics_backward.trace_backward(
             geometry.flow, params, stencil[t, 1], stencil[t, 2], stencil[t, LENGTH], paths, grad_params, written, n

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ..._interpolation import FARTHEST
-from ...metrics import Metric, Parametrization, Randers, Riemannian
+from ...metrics import AsymmetricQuadratic, Metric, Parametrization, Randers, Riemannian
 from ...stencils import Stencil
 from ...supports import Deformable, Dilated, GeodesicBall, Grid, Shifted, TangentBall
 from ..displacements import Displacements
@@ -42,8 +42,10 @@ _KINDS = {
     Displacements: "deformable",
 }  # fmt: skip
 
+_METRICS = {TangentBall: (Riemannian, Randers, AsymmetricQuadratic), GeodesicBall: (Riemannian, Randers)}
+
 # How many components come first when a 1-D support is extended to 2-D; they are 0, so that no sample moves along y.
-_ADDED_COMPONENTS = {"M": 2, "omega": 1, "displacement": 1, "shift": 1, "scale": 0}
+_ADDED_COMPONENTS = {"M": 2, "omega": 1, "w": 1, "displacement": 1, "shift": 1, "scale": 0}
 
 # Directions and radii of each stencil on each device, so that calls copy nothing from the host.
 _stencil_tables: weakref.WeakKeyDictionary[Stencil, dict[torch.device, Tensor]] = weakref.WeakKeyDictionary()
@@ -63,7 +65,7 @@ def unsupported_reason(problem: Problem) -> str | None:
             return reason
     elif type(support) not in _KINDS:
         return f"it does not support {type(support).__name__} supports"
-    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in (Riemannian, Randers):
+    if isinstance(support, TangentBall | GeodesicBall) and type(support.metric) not in _METRICS[type(support)]:
         return f"it does not support {type(support.metric).__name__} metrics"
     if isinstance(support, TangentBall | GeodesicBall) and support.stencil.requires_grad:
         return "it does not compute gradients of the stencil"
@@ -82,9 +84,12 @@ def run(problem: Problem) -> Tensor:
     support = problem.support
     if isinstance(support, GeodesicBall):
         return _run_geodesic(problem, support)
-    table = _table(support.stencil, problem.input.device) if isinstance(support, TangentBall) else None
+    kind, table = _KINDS[type(support)], None
+    if isinstance(support, TangentBall):
+        table = _table(support.stencil, problem.input.device)
+        kind = "one-sided ball" if isinstance(support.metric, AsymmetricQuadratic) else kind
     spacing = support.spacing if isinstance(support, Grid | Displacements) else tuple(map(float, support.dilation))
-    return _convolve(problem, _KINDS[type(support)], support.tensors(), spacing, table)
+    return _convolve(problem, kind, support.tensors(), spacing, table)
 
 
 def _run_geodesic(problem: Problem, ball: GeodesicBall) -> Tensor:
@@ -137,13 +142,14 @@ def _convolve(
         fields = {name: t.unsqueeze(-2) for name, t in padded.items()}
         one = {"kernel_size": 1, "spacing": 0.0, "dilation": 1, "stride": 1, "padding": 0}
         geometry = {name: (one[name], *value) for name, value in geometry.items()}
+    field, drift, *_ = *fields.values(), None, None
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = library.support_conv(
         x.contiguous(memory_format=torch.channels_last),
         weight,
         modulation,
-        next((t for name, t in fields.items() if name != "omega"), None),
-        fields.get("omega"),
+        field,
+        drift,
         table,
         kind,
         *(list(value) for value in geometry.values()),

@@ -146,7 +146,7 @@ def backward_data_kernel(
         if GEOMETRY != "none" and KIND != "grid":
             field_pointers += pixel_index(image, metric, row, column, grad_field_strides, INT64)
             field_pointers += part * part_strides[0]
-        if GEOMETRY != "none" and DRIFT:
+        if GEOMETRY != "none" and DRIFT != "none":
             drift_pointers += pixel_index(image, metric, row, column, grad_drift_strides, INT64)
             drift_pointers += part * part_strides[1]
         if GEOMETRY != "none" and MODULATED:

@@ -171,7 +171,7 @@ def launch_backward_weight(call: ConvCall, grad: Tensor, needs_geometry: bool) -
 
 def _bind_backward_weight(call: ConvCall, grad: Tensor, needs_geometry: bool) -> tuple[BoundKernel, int, int]:
     dims, channels, plan = call.dims(), call.channels(), call.plan
-    along_rays = call.kind == "ball" and call.modulation is None
+    along_rays = call.is_ball and call.modulation is None
     tile = tiles.backward_weight_tile(
         plan.contraction,
         dims,

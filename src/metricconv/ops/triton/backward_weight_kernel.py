@@ -137,7 +137,7 @@ def backward_weight_kernel(
             field_pointers, drift_pointers, modulation_pointers = grad_field, grad_drift, grad_modulation
             if KIND != "grid":
                 field_pointers += pixel_index(image, metric, row, column, grad_field_strides, INT64)
-            if DRIFT:
+            if DRIFT != "none":
                 drift_pointers += pixel_index(image, metric, row, column, grad_drift_strides, INT64)
             if KIND == "deformable":
                 field_pointers += widen_index(sample, INT64) * grad_field_strides.n

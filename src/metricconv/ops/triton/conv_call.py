@@ -30,9 +30,9 @@ class ConvCall:
     weight: Tensor  # [C_out, C/groups, k_h, k_w]
     modulation: Tensor | None  # [B, G, P, *out]
     field: Tensor | None  # [B, G, n, *out] or [B, G, P, 2, *out]: M, shift, scale or displacement of the support
-    drift: Tensor | None  # [B, G, 2, *out]: ω
+    drift: Tensor | None  # [B, G, 2, *out]: ω of a ball
     table: Tensor | None  # [P, 3]: direction and radius of each sample
-    kind: str  # of support: see geometry.py
+    kind: str  # of support, see geometry.py; a "one-sided ball" is a ball with one-sided drift
     kernel_size: tuple[int, ...]  # of the output grid; the weights may have only some of its samples
     spacing: list[float]
     dilation: tuple[int, ...]
@@ -87,6 +87,18 @@ class ConvCall:
     def metric_groups(self) -> int:
         """The number G of groups of channels with sampling locations of their own."""
         return 1 if self.field is None else self.field.shape[1]
+
+    @property
+    def is_ball(self) -> bool:
+        """Whether samples lie on rays, at distances that the norm of a metric determines."""
+        return self.kind in ("ball", "one-sided ball")
+
+    @property
+    def drift_term(self) -> str:
+        """How the drift enters the norm of a ball: "none", "linear" or "one-sided"."""
+        if self.drift is None:
+            return "none"
+        return "one-sided" if self.kind == "one-sided ball" else "linear"
 
     def dims(self) -> Dimensions:
         """Return the dimensions of image, output and kernel."""
@@ -167,9 +179,9 @@ class ConvCall:
             "field_strides": strides_of(self.field),
             "drift_strides": strides_of(self.drift),
             "modulation_strides": strides_of(self.modulation),
-            "KIND": self.kind,
+            "KIND": "ball" if self.is_ball else self.kind,
             "LOAD_PAIRS": self.load_pairs(),
-            "DRIFT": self.drift is not None,
+            "DRIFT": self.drift_term,
             "MODULATED": self.modulation is not None,
             "PADDING": self.padding_mode,
             "CONTRACTION": contraction,

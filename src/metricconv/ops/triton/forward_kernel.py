@@ -81,7 +81,7 @@ def forward_kernel(
     out_strides,
     KIND: tl.constexpr,
     LOAD_PAIRS: tl.constexpr,  # load both displacement components of a deformable sample as one number
-    DRIFT: tl.constexpr,
+    DRIFT: tl.constexpr,  # how it enters the norm of a ball: "none", "linear" or "one-sided"
     MODULATED: tl.constexpr,
     BIASED: tl.constexpr,
     PADDING: tl.constexpr,

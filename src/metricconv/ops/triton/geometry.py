@@ -3,11 +3,13 @@
 A pixel has at most five parameters p0 … p4, independent of the number of samples:
 
     kind         p0     p1     p2     p3    p4     offset of the sample with reference position (a, b)
-    ball         M_yy   M_yx   M_xx   ω_y   ω_x    radius·(a, b) / F(a, b), with (a, b) a unit direction
+    ball         M_yy   M_yx   M_xx   ω_y   ω_x    radius·(a, b) / F(a, b), with (a, b) a unit direction: see ball_norm
     shifted      v_y    v_x                        (a, b) + v
     deformable   v_y    v_x   (per sample)         (a, b) + v
     dilated      λ                                 λ·(a, b)
     grid                                           (a, b)
+
+The drift ω of a ball enters its norm not at all, linearly (Randers) or on one side (asymmetric quadratic).
 
 All functions work elementwise on the [BM] pixels of a tile, in float32.
 """
@@ -137,7 +139,7 @@ def load_parameters(field, index, strides, drift, drift_index, drift_strides, KI
         p0 = tl.load(field + index)
         p1 = tl.load(field + index + strides.n)
         p2 = tl.load(field + index + strides.n * 2)
-        if DRIFT:
+        if DRIFT != "none":
             p3 = tl.load(drift + drift_index)
             p4 = tl.load(drift + drift_index + drift_strides.n)
     if KIND == "shifted":
@@ -191,13 +193,25 @@ def reference_sample(sample, table, dims, sampling_grid, KIND: tl.constexpr):
 
 @triton.jit
 def ball_norm(a, b, p0, p1, p2, p3, p4, DRIFT: tl.constexpr):
-    """Return F(u) = √(uᵀMu) + ωᵀu of u = (a, b) before clamping, and √(uᵀMu), which is 0 where uᵀMu ≤ 0."""
+    """Return F(u) of u = (a, b) before clamping, and the root in F, which is 0 where its argument is negative.
+
+    With a linear drift F(u) = √(uᵀMu) + ωᵀu, with a one-sided drift F(u) = √(uᵀMu + (ωᵀu)₊²).
+    """
     square = p0 * (a * a) + p1 * (2 * a * b) + p2 * (b * b)
+    if DRIFT == "one-sided":
+        along = positive_part(p3 * a + p4 * b)
+        square += along * along
     root = tl.sqrt(tl.where(square <= 0, 0.0, square))
     norm = root
-    if DRIFT:
+    if DRIFT == "linear":
         norm = root + (p3 * a + p4 * b)
     return norm, root
+
+
+@triton.jit
+def positive_part(value):
+    """Return a number, or 0 if it is negative. NaN is preserved."""
+    return tl.where(value < 0, 0.0, value)
 
 
 @triton.jit
@@ -229,7 +243,10 @@ def sample_offset_gradient(a, b, radius, p0, p1, p2, p3, p4, gy, gx, KIND: tl.co
         grad_norm = -radius * (a * gy + b * gx) * inverse * inverse
         grad_norm = tl.where(norm < SMALLEST_NORM, 0.0, grad_norm)
         grad_square = tl.where(root == 0, 0.0, 0.5 * grad_norm / tl.where(root == 0, 1.0, root))
-        return grad_square * (a * a), grad_square * (2 * a * b), grad_square * (b * b), grad_norm * a, grad_norm * b
+        grad_drift = grad_norm
+        if DRIFT == "one-sided":
+            grad_drift = 2 * grad_square * positive_part(p3 * a + p4 * b)
+        return grad_square * (a * a), grad_square * (2 * a * b), grad_square * (b * b), grad_drift * a, grad_drift * b
     elif KIND == "dilated":
         return a * gy + b * gx, zero, zero, zero, zero
     else:

@@ -186,6 +186,6 @@ def write_parameter_gradients(
         write_gradient(field_pointers + steps[0], gradients[1], valid, WRITE)
     if KIND == "ball":
         write_gradient(field_pointers + steps[0] * 2, gradients[2], valid, WRITE)
-        if DRIFT:
+        if DRIFT != "none":
             write_gradient(drift_pointers, gradients[3], valid, WRITE)
             write_gradient(drift_pointers + steps[1], gradients[4], valid, WRITE)

@@ -5,7 +5,7 @@ plan → bound_kernel.py (launches) → forward_kernel.py, backward_data_kernel.
 geometry.py and slopes.py. For geodesic balls, ray_tables.py and trace.py compute the displacements first.
 
 ============== ====================================================================================================
-kind           of support: "ball", "shifted", "deformable", "dilated" or "grid", see geometry.py
+kind           of support: "ball", "one-sided ball", "shifted", "deformable", "dilated" or "grid", see geometry.py
 field, drift   its parameters per pixel: metric M, vector, displacements or scale; and ω
 geometry       modulation, field and drift, as far as their gradients are concerned
 sample         one of the P sampling locations of a pixel; also the value there
