@@ -55,6 +55,7 @@ def test_thinning_leaves_a_centerline_of_one_pixel_and_keeps_components_and_hole
 
     mask = torch.from_numpy(images(3, 0).mask)
     mask[:, 12:16, 20:] = False
+    mask[:, [0, -1]] = mask[:, :, [0, -1]] = False  # ends of lines at the border would be shortened
     line = scores.thinned(mask)
     eight = np.ones((3, 3), int)
     for one, thin in zip(mask.numpy(), line.numpy(), strict=True):
@@ -63,7 +64,7 @@ def test_thinning_leaves_a_centerline_of_one_pixel_and_keeps_components_and_hole
         assert label(~thin)[1] == label(~one)[1]
     assert torch.equal(scores.thinned(line), line)
     bar = as_masks("....... .#####. .#####. .#####. .......")
-    assert scores.thinned(bar)[0, 2].sum() == scores.thinned(bar).sum() >= 3
+    assert scores.thinned(bar)[0, 2].sum() == scores.thinned(bar).sum() >= 2
 
 
 def test_scores_of_a_perfect_and_of_an_empty_prediction():
@@ -85,7 +86,7 @@ def test_scores_by_hand():
     assert values["thin_sensitivity"] == 0
     assert values["cldice"] == pytest.approx(3 / 5)  # lines are their own centerlines
     assert values["tolerant_f1"] == pytest.approx(1)
-    assert values["auc"] == pytest.approx((5 * 19 - 3 * 0 - 2 * 2 - 2 * 17 / 2 - 3 * 0) / (5 * 19))
+    assert values["auc"] == pytest.approx((3 * (17 + 2 / 2) + 2 * 17 / 2) / (5 * 19))
 
 
 def test_thin_structures_are_those_of_at_most_three_pixels():

@@ -73,25 +73,29 @@ def best_rates(results: Results, dataset: str, common: Mapping[str, Any], method
         rates = best_rates(results, dataset, common, "standard") | rates
     name, _ = rates_of(method)
     found = _found(results, dataset, common, method, rates)
-    return rates | ({name: max(found, key=lambda rate: found[rate])} if found else {})
+    return rates | ({name: best(found)} if found else {})
+
+
+def best(scores: Mapping[float, float]) -> float:
+    """Return the rate with the best score, the smallest one of several."""
+    return max(sorted(scores), key=lambda rate: scores[rate])
 
 
 def _selection(dataset: str, common: Mapping[str, Any], methods: Sequence[str], title: str) -> list[Phase]:
     def first(results: Results) -> Iterator[Setting]:
-        for index in range(len(MULTIPLIERS)):
-            for method in methods:
-                name, rates = rates_of(method)
-                yield _trial(dataset, common, {**_base(results, dataset, common, method), name: rates[index]})
+        for method in methods:
+            name, rates = rates_of(method)
+            for rate in rates:
+                yield _trial(dataset, common, {**_base(results, dataset, common, method), name: rate})
 
     def extension(results: Results) -> Iterator[Setting]:
         for method in methods:
-            name, _ = rates_of(method)
+            name, rates = rates_of(method)
             base = _base(results, dataset, common, method)
             found = _found(results, dataset, common, method, base)
-            if found:
-                rate = beyond(found)
-                if rate is not None:
-                    yield _trial(dataset, common, {**base, name: rate})
+            rate = beyond(found) if found and len(found) < len(rates) + _EXTENSIONS else None
+            if rate is not None:
+                yield _trial(dataset, common, {**base, name: rate})
 
     extensions = [(f"{dataset}, {title}, extension {n}", extension) for n in range(1, _EXTENSIONS + 1)]
     return [(f"{dataset}, {title}", first), *extensions]
@@ -103,12 +107,12 @@ def beyond(scores: Mapping[float, float]) -> float | None:
     >>> beyond({0.01: 0.5, 0.03: 0.7, 0.1: 0.9}), beyond({0.01: 0.9, 0.03: 0.7}), beyond({1: 0.1, 3: 0.2, 10: 0.1})
     (0.3, 0.003, None)
     """
-    best = max(scores, key=lambda rate: scores[rate])
-    leading = f"{best:.0e}".startswith("1")
-    if best == max(scores):
-        return float(f"{best * (3 if leading else 10 / 3):.1g}")
-    if best == min(scores):
-        return float(f"{best / (10 / 3 if leading else 3):.1g}")
+    rate = best(scores)
+    leading = f"{rate:.0e}".startswith("1")
+    if rate == max(scores):
+        return float(f"{rate * (3 if leading else 10 / 3):.1g}")
+    if rate == min(scores):
+        return float(f"{rate / (10 / 3 if leading else 3):.1g}")
     return None
 
 

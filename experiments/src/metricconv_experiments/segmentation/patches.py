@@ -1,6 +1,5 @@
 """Images on the device, and random patches of them."""
 
-import functools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,11 +58,15 @@ class DeviceDataset:
 def normalized(gray: Tensor, field: Tensor) -> Tensor:
     """Return images (N, H, W) with mean 0 and variance 1 in a window around each pixel of the field, 0 outside."""
     weight = field.to(gray)
-    mean = functools.partial(avg_pool2d, kernel_size=_WINDOW, stride=1, padding=_WINDOW // 2)
-    count = mean(weight[:, None]).clamp_min(1e-6)
-    center = mean((gray * weight)[:, None]) / count
-    variance = mean(((gray - center[:, 0]) * weight).square()[:, None]) / count
-    return ((gray - center[:, 0]) / (variance[:, 0].sqrt() + 1e-2)) * weight
+    count = _window_mean(weight).clamp_min(1e-6)
+    center = _window_mean(gray * weight) / count
+    variance = _window_mean(((gray - center) * weight).square()) / count
+    return (gray - center) / (variance.sqrt() + 1e-2) * weight
+
+
+def _window_mean(x: Tensor) -> Tensor:
+    columns = avg_pool2d(x.unsqueeze(1), (_WINDOW, 1), 1, (_WINDOW // 2, 0))
+    return avg_pool2d(columns, (1, _WINDOW), 1, (0, _WINDOW // 2)).squeeze(1)
 
 
 def patches(images: DeviceImages, setting: Setting) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -79,22 +82,22 @@ def patches(images: DeviceImages, setting: Setting) -> Iterator[tuple[Tensor, Te
     planes = torch.stack([images.x, images.mask.float(), images.field.float()], -1)  # [N, H, W, 3]
     along = torch.arange(setting.patch, device=device) - (setting.patch - 1) / 2
     grid = torch.stack(torch.meshgrid(along, along, indexing="ij"), -1)  # [S, S, 2]
+    last = torch.tensor(images.x.shape[1:], device=device) - 1.0
     for u in chance:
-        yield _patch(planes, grid, u)
+        yield _patch(planes, grid, last, u)
 
 
-def _patch(planes: Tensor, grid: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    count, height, width, _ = planes.shape
+def _patch(planes: Tensor, grid: Tensor, last: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    count = len(planes)
     image = (u[:, 0] * count).long().clamp_max(count - 1)
     angle, scale = 2 * math.pi * u[:, 1], _SCALE ** (2 * u[:, 2] - 1)
     flip = torch.where(u[:, 3] < 0.5, -1.0, 1.0)
     turn = torch.stack([angle.cos(), -angle.sin() * flip, angle.sin(), angle.cos() * flip], -1).view(-1, 2, 2)
-    center = u[:, 4:6] * torch.tensor([height - 1.0, width - 1.0]).to(u)
-    position = torch.einsum("bij,yxj->byxi", turn * scale.view(-1, 1, 1), grid) + center.view(-1, 1, 1, 2)
+    position = torch.einsum("bij,yxj->byxi", turn * scale.view(-1, 1, 1), grid) + (u[:, 4:6] * last).view(-1, 1, 1, 2)
     value = _interpolated(planes, image, position)
     gain, offset = 1 + _GAIN * (2 * u[:, 6] - 1), _OFFSET * (2 * u[:, 7] - 1)
     x = value[..., 0] * gain.view(-1, 1, 1) + offset.view(-1, 1, 1)
-    inside = ((position >= 0) & (position <= torch.tensor([height - 1, width - 1]).to(u))).all(-1)
+    inside = ((position >= 0) & (position <= last)).all(-1)
     return x.unsqueeze(1), (value[..., 1] >= 0.5).float(), ((value[..., 2] >= 0.5) & inside).float()
 
 

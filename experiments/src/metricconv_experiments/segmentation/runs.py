@@ -1,5 +1,6 @@
 """Training one setting, or all settings missing in a table."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -77,20 +78,14 @@ class Runner:
 
 
 def fit(network: nn.Module, images: DeviceImages, setting: Setting) -> float:
-    """Train a network with AdamW and the one-cycle schedule; return the mean loss of the last tenth of the steps."""
+    """Train a network with AdamW; return the mean loss of the last tenth of the steps."""
     groups = [
         group
         for group in param_groups(network, setting.lr, setting.multiplier or 0.0, setting.weight_decay)
         if group["params"]
     ]
     optimizer = torch.optim.AdamW(groups, fused=images.x.is_cuda)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        [group["lr"] for group in groups],
-        total_steps=setting.steps + 1,
-        pct_start=0.2,
-        cycle_momentum=False,
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, setting.steps))
     losses = []
     for x, target, weight in patches(images, setting):
         optimizer.zero_grad()
@@ -100,6 +95,18 @@ def fit(network: nn.Module, images: DeviceImages, setting: Setting) -> float:
         schedule.step()
         losses.append(loss.detach())
     return float(torch.stack(losses[-max(setting.steps // 10, 1) :]).mean())
+
+
+def learning_rate(step: int, steps: int) -> float:
+    """Return the learning rate of a step, relative to the largest: it rises linearly, then falls as a half cosine.
+
+    >>> [learning_rate(step, 10) for step in (0, 1, 2, 6)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    rising = max(steps // 5, 1)
+    if step < rising:
+        return (step + 1) / rising
+    return (1 + math.cos(math.pi * (step - rising) / max(steps - rising, 1))) / 2
 
 
 def segmentation_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class Setting:
             test images; 0 for the test images.
         multiplier: learning rate of the predictors, relative to ``lr``; None for methods without them.
         steps, batch, patch: training steps, patches per step and side of a patch in pixels.
-        lr: largest learning rate of the one-cycle schedule.
+        lr: largest learning rate of the schedule; see ``runs.learning_rate``.
         weight_decay: weight decay of AdamW.
     """
 
