@@ -34,7 +34,7 @@ class Runner:
     Args:
         device: where to train.
         root: folder of datasets; see ``metricconv_experiments.data``.
-        work: folder for the trained networks; None to discard them.
+        work: folder for the trained networks, except those that select rates; None to discard them.
         graphs: replay training steps as CUDA graphs.
     """
 
@@ -55,7 +55,7 @@ class Runner:
         loss = fit(network, images, setting)
         step = (self._now() - start) / setting.steps
         probability = predict(network, evaluated)
-        if self.work is not None:
+        if self.work is not None and not setting.holdout:
             save(self.work / f"{setting.name}.pt", setting, network)
         return {
             **scores(probability, evaluated.mask, evaluated.field, evaluated.thin),
