@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from metricconv._files import read_table
 from metricconv.nn import adaptive_layers
-from metricconv_experiments.segmentation import datasets, grids, networks, patches, runs, scores, setting
+from metricconv_experiments.segmentation import datasets, grids, networks, patches, report, runs, scores, setting
 from metricconv_experiments.segmentation.commands import app
 from metricconv_experiments.segmentation.setting import KEY, METHODS, Setting
 
@@ -239,3 +239,21 @@ def test_comparison_uses_the_best_rates_on_held_out_images(data_root):
 def test_invalid_options_are_reported_in_one_line(data_root, arguments, message):
     outcome = run(data_root / "d", data_root, *arguments, code=1)
     assert message in str(outcome.exception) or message in outcome.output
+
+
+def test_page_compares_methods_on_the_seeds_that_both_have(data_root):
+    assert report.write_all(data_root / "e") == []
+    results = runs.table(data_root / "e")
+    values = dict.fromkeys(runs.VALUES, 0.5)
+    scored = {"standard": {1: 0.7, 2: 0.8, 3: 0.6}, "deformable": {1: 0.72, 2: 0.82}, "metric-randers": {2: 0.9}}
+    for method, by_seed in scored.items():
+        for seed, dice in by_seed.items():
+            results.add(Setting(method=method, images=4, seed=seed).key, values | {"dice": dice}, 1)
+        results.add(Setting(method=method, images=4, seed=0, holdout=2).key, values, 1)
+    assert report.write_all(data_root / "e") == ["segmentation.png", "README.md"]
+    page = (data_root / "e/README.md").read_text()
+    assert "| standard | 70.0 ± 10.0 | 50.0 ± 0.0 |" in page
+    assert "| deformable | 77.0 ± 7.1 |" in page and "| +2.0 (+2.0 to +2.0) |" in page
+    assert "| metric, Randers | 90.0 | 50.0 |" in page
+    assert "| DRIVE, deformable | multiplier | 0.01: 50.0 | 0.01 |" in page
+    assert (data_root / "e/segmentation.png").stat().st_size > 10_000

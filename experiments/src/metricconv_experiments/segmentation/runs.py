@@ -43,6 +43,7 @@ class Runner:
     ) -> None:
         self.device, self.root, self.work, self.graphs = device, root, work, graphs
         self._datasets: dict[str, DeviceDataset] = {}
+        torch.backends.cudnn.benchmark = True  # the heuristic is slow for few channels
 
     def train(self, setting: Setting) -> dict[str, object]:
         """Train a setting and return the values of its row."""
