@@ -11,6 +11,7 @@ from .classification import report as classification
 from .denoising import report as denoising
 from .errors import errors_in_one_line
 from .lattice import report as lattice
+from .segmentation import report as segmentation
 from .stability import report as stability
 
 app = typer.Typer()
@@ -28,7 +29,11 @@ def report(
     found = [Path("denoising", name) for name in denoising.write_all(results / "denoising", work / "denoising/work")]
     for write in (classification.write_all, diagnose.draw):
         found += [Path("classification", name) for name in write(results / "classification")]
-    for name, write in (("lattice", lattice.write_all), ("stability", stability.write_all)):
+    for name, write in (
+        ("lattice", lattice.write_all),
+        ("stability", stability.write_all),
+        ("segmentation", segmentation.write_all),
+    ):
         found += [Path(name, file) for file in write(results / name)]
     found += map(Path, coverage.write(results))
     if not found:

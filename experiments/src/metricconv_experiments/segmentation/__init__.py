@@ -1,0 +1,1 @@
+"""Segmentation of vessels and cracks from few labeled images."""
