@@ -1,4 +1,4 @@
-"""Random metrics of the families beyond ellipsoids."""
+"""Random metrics of all families."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from torch import Tensor
 import metricconv as mc
 from helpers import randers, riemannian
 
+# Those beyond ellipsoids.
 KINDS = ("asymmetric", "orthant", "box", "diamond", "half_space", "polytope", "intersection")
 # Those whose dual has a closed form.
 CLOSED = ("asymmetric", "orthant", "box", "diamond")
@@ -33,6 +34,10 @@ def make_shape(
         return low + (high - low) * torch.rand(batch, groups, 1, *size, dtype=dtype)
 
     match kind:
+        case "riemannian":
+            return riemannian(dim, batch, groups, size, dtype=dtype)
+        case "randers":
+            return randers(dim, batch, groups, size, dtype=dtype)
         case "asymmetric":
             M = riemannian(dim, batch, groups, size, dtype=dtype).M
             return mc.AsymmetricQuadratic(M, torch.randn(batch, groups, dim, *size, dtype=dtype))

@@ -12,18 +12,26 @@ import torch
 import metricconv as mc
 from helpers import make_metric, norm_of, randers, riemannian, sphere
 from metricconv.metrics.base import ball_volume
+from shapes import CLOSED, KINDS, make_shape
 
-pytestmark = pytest.mark.parametrize("kind", ["riemannian", "randers"])
+ELLIPSOIDS = ("riemannian", "randers")
+EVERY = (*ELLIPSOIDS, *KINDS)
+kinds = pytest.mark.parametrize("kind", ELLIPSOIDS)
+every = pytest.mark.parametrize("kind", EVERY)
+closed = pytest.mark.parametrize("kind", (*ELLIPSOIDS, *CLOSED))
 dims = pytest.mark.parametrize("dim", [1, 2, 3, 4])
+some_dims = pytest.mark.parametrize("dim", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 
 
-@dims
+@every
+@some_dims
 def test_unit_vectors_have_norm_one(kind, dim):
-    metric = make_metric(kind, dim, 2, 3, (2,) * dim)
+    metric = make_shape(kind, dim, 2, 3, (2,) * dim)
     length = metric.norm(metric.unit_vectors(sphere(dim, 32)))
     torch.testing.assert_close(length, torch.ones_like(length))
 
 
+@kinds
 @dims
 def test_unit_vectors_have_given_directions(kind, dim):
     directions = sphere(dim, 32)
@@ -31,13 +39,15 @@ def test_unit_vectors_have_given_directions(kind, dim):
     torch.testing.assert_close(torch.nn.functional.normalize(points, dim=1), directions)
 
 
-@dims
+@closed
+@some_dims
 def test_dual_of_dual_is_the_metric(kind, dim):
-    metric = make_metric(kind, dim, 2, 2)
+    metric = make_shape(kind, dim, 2, 2)
     for name, tensor in metric.dual().dual().tensors().items():
         torch.testing.assert_close(tensor, metric.tensors()[name])
 
 
+@kinds
 @dims
 def test_dual_norm_is_maximum_over_unit_ball(kind, dim):
     metric, covectors = make_metric(kind, dim), torch.randn(5, dim, dtype=torch.float64)
@@ -48,9 +58,10 @@ def test_dual_norm_is_maximum_over_unit_ball(kind, dim):
     assert (largest >= dual * (0.9 if dim == 4 else 0.99)).all()
 
 
-@dims
+@pytest.mark.parametrize("kind", [*ELLIPSOIDS, "asymmetric", "orthant", "half_space", "intersection"])
+@pytest.mark.parametrize("dim", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradient_of_dual_norm_attains_the_maximum(kind, dim):
-    metric = make_metric(kind, dim, 2, 2)
+    metric = make_shape(kind, dim, 2, 2)
     v = torch.randn(2, 2, dim, *(1,) * dim, dtype=torch.float64, requires_grad=True)
     dual = metric.dual().norm(v)
     (u,) = torch.autograd.grad(dual.sum(), v)
@@ -58,20 +69,23 @@ def test_gradient_of_dual_norm_attains_the_maximum(kind, dim):
     torch.testing.assert_close((u * v).sum(2), dual)
 
 
-@dims
+@every
+@some_dims
 def test_triangle_inequality(kind, dim):
-    metric = make_metric(kind, dim, 3, 2)
+    metric = make_shape(kind, dim, 3, 2)
     u, v = torch.randn(2, 3, 2, 200, dim, *(1,) * dim, dtype=torch.float64)
     assert (metric.norm(u + v) <= metric.norm(u) + metric.norm(v) + 1e-12).all()
 
 
-@dims
+@every
+@some_dims
 @pytest.mark.parametrize("factor", [1e-3, 2.5, 1e3])
 def test_positive_homogeneity(kind, dim, factor):
-    metric, u = make_metric(kind, dim), sphere(dim, 16)
+    metric, u = make_shape(kind, dim), sphere(dim, 16)
     torch.testing.assert_close(norm_of(metric, factor * u), factor * norm_of(metric, u))
 
 
+@kinds
 @dims
 def test_bounding_radius_bounds_unit_vectors(kind, dim):
     metric = make_metric(kind, dim, 3)
@@ -80,6 +94,7 @@ def test_bounding_radius_bounds_unit_vectors(kind, dim):
     assert (metric.bounding_radius < 1.7 * longest).all()
 
 
+@kinds
 @dims
 def test_volume_agrees_with_integral(kind, dim):
     metric = make_metric(kind, dim, 3)
@@ -88,6 +103,7 @@ def test_volume_agrees_with_integral(kind, dim):
     torch.testing.assert_close(metric.volume, expected, rtol=1e-9 if dim < 3 else 0.04, atol=0)
 
 
+@kinds
 def test_area_agrees_with_polygon_of_unit_vectors(kind):
     metric = make_metric(kind, 2)
     y, x = metric.unit_vectors(sphere(2)).view(-1, 2).unbind(1)
@@ -95,37 +111,42 @@ def test_area_agrees_with_polygon_of_unit_vectors(kind):
     torch.testing.assert_close(metric.volume.item(), polygon.item(), rtol=1e-5, atol=0)
 
 
-@dims
+@every
+@some_dims
 def test_scaled_by_a_number_scales_unit_vectors(kind, dim):
-    metric, u = make_metric(kind, dim), sphere(dim, 16)
+    metric, u = make_shape(kind, dim), sphere(dim, 16)
     torch.testing.assert_close(metric.scaled(2.5).unit_vectors(u), 2.5 * metric.unit_vectors(u))
     torch.testing.assert_close(metric.scaled(np.float32(2.5)).tensors(), metric.scaled(2.5).tensors())
 
 
-@dims
+@pytest.mark.parametrize("kind", [k for k in EVERY if k not in ("half_space", "polytope")])
+@some_dims
 def test_scaled_per_axis_scales_components(kind, dim):
-    metric, radii = make_metric(kind, dim), [0.5, 2.0, 3.0, 1.5][:dim]
+    metric, radii = make_shape(kind, dim), [0.5, 2.0, 3.0, 1.5][:dim]
     stretched = metric.unit_vectors(sphere(dim, 16)).reshape(-1, dim) * torch.tensor(radii).double()
     length = norm_of(metric.scaled(radii), stretched)
     torch.testing.assert_close(length, torch.ones_like(length))
 
 
-@dims
+@every
+@some_dims
 def test_norm_of_several_vectors_per_pixel(kind, dim):
-    metric = make_metric(kind, dim, 2, 2, (3,) * dim)
+    metric = make_shape(kind, dim, 2, 2, (3,) * dim)
     u = torch.randn(2, 2, 5, dim, *(3,) * dim, dtype=torch.float64)
     each = torch.stack([metric.norm(v) for v in u.unbind(2)], 2)
     torch.testing.assert_close(metric.norm(u), each)
 
 
+@every
 def test_pixels_images_and_groups_are_independent(kind):
-    metric, u = make_metric(kind, 2, 3, 2, (4, 5)), sphere(2, 8)
+    metric, u = make_shape(kind, 2, 3, 2, (4, 5)), sphere(2, 8)
     together = metric.unit_vectors(u)
     for b, g, y, x in [(0, 0, 0, 0), (2, 1, 3, 4), (1, 0, 2, 1)]:
         alone = metric[b, g, y, x].unit_vectors(u)
         torch.testing.assert_close(alone, together[b : b + 1, g : g + 1, :, :, y : y + 1, x : x + 1])
 
 
+@kinds
 @pytest.mark.parametrize(
     ("index", "batch", "spatial"),
     [
@@ -148,6 +169,7 @@ def test_indexing_keeps_all_axes(kind, index, batch, spatial):
             torch.testing.assert_close(result.reshape(whole[index].shape), whole[index])
 
 
+@kinds
 def test_index_out_of_range_raises(kind):
     metric = make_metric(kind, 2, 3, 2, (4, 5))
     with pytest.raises(IndexError, match=r"index 3 .* size 3"):
@@ -156,6 +178,7 @@ def test_index_out_of_range_raises(kind):
         metric[0, 0, 0, 0, 0]
 
 
+@kinds
 def test_iteration_is_over_images(kind):
     metric = make_metric(kind, 2, 3)
     images = list(metric)
@@ -164,6 +187,7 @@ def test_iteration_is_over_images(kind):
         torch.testing.assert_close(tensor, metric.tensors()[name])
 
 
+@kinds
 def test_half_precision_becomes_float32(kind):
     metric = make_metric(kind, 2)
     for dtype in (torch.float16, torch.bfloat16):
@@ -173,6 +197,7 @@ def test_half_precision_becomes_float32(kind):
     assert metric.to(torch.float64).dtype == torch.float64
 
 
+@kinds
 def test_to_preserves_graph_and_detach_does_not(kind):
     metric = make_metric(kind, 2)
     metric.M.requires_grad_()
@@ -180,6 +205,7 @@ def test_to_preserves_graph_and_detach_does_not(kind):
     assert not metric.detach().M.requires_grad
 
 
+@kinds
 def test_unit_vectors_are_at_most_a_million_pixels_long(kind):
     family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
     for radius, length in ((5e5, 5e5), (2e6, 1e6)):  # F = 2e-6 and 5e-7
@@ -187,6 +213,7 @@ def test_unit_vectors_are_at_most_a_million_pixels_long(kind):
         torch.testing.assert_close(points.flatten(3), length * sphere(2, 7).view(1, 1, 7, 2), rtol=1e-6, atol=0)
 
 
+@kinds
 def test_norm_and_its_gradient_are_finite_at_zero(kind):
     metric = make_metric(kind, 2).map(lambda t: t.clone().requires_grad_())
     u = torch.zeros(1, 1, 2, 1, 1, dtype=torch.float64, requires_grad=True)
@@ -196,6 +223,7 @@ def test_norm_and_its_gradient_are_finite_at_zero(kind):
     assert all(g.isfinite().all() for g in grads)
 
 
+@kinds
 @dims
 def test_properties_of_round_balls_have_finite_gradients(kind, dim):
     family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
@@ -205,6 +233,7 @@ def test_properties_of_round_balls_have_finite_gradients(kind, dim):
             assert grad is None or grad.isfinite().all()
 
 
+@kinds
 @dims
 def test_nan_propagates_and_is_not_positive(kind, dim):
     metric = make_metric(kind, dim).map(lambda t: torch.full_like(t, torch.nan))
@@ -213,6 +242,7 @@ def test_nan_propagates_and_is_not_positive(kind, dim):
     assert not metric.is_positive().any()
 
 
+@kinds
 @pytest.mark.parametrize("padding_mode", ["border", "reflect", "circular"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_at_integer_positions_equals_pixels(kind, dim, padding_mode):
@@ -223,6 +253,7 @@ def test_at_integer_positions_equals_pixels(kind, dim, padding_mode):
         torch.testing.assert_close(tensor, metric.tensors()[name])
 
 
+@kinds
 def test_at_is_linear_between_pixels(kind):
     metric = make_metric(kind, 1, 2, 1, (4,))
     interpolated = metric.at(torch.tensor([1.25, 2.75, 9.0]).double().view(1, 1, 3))
@@ -233,6 +264,7 @@ def test_at_is_linear_between_pixels(kind):
         torch.testing.assert_close(interpolated.tensors()[name], expected)
 
 
+@kinds
 def test_at_is_continuous(kind):
     metric = make_metric(kind, 2, 1, 1, (5, 5))
     steps = torch.linspace(-1, 5, 601).double()
@@ -241,6 +273,7 @@ def test_at_is_continuous(kind):
     assert max(jumps) < 0.05
 
 
+@kinds
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_at_preserves_positivity_and_bound_of_asymmetry(kind, dim):
     metric = make_metric(kind, dim, 1, 2, (4,) * dim, **({"asymmetry": 0.97} if kind == "randers" else {}))
@@ -250,12 +283,14 @@ def test_at_preserves_positivity_and_bound_of_asymmetry(kind, dim):
     assert interpolated.asymmetry.max() <= metric.asymmetry.max() + 1e-12
 
 
+@kinds
 def test_at_of_constant_metric(kind):
     metric = make_metric(kind, 2)
     field = metric.at(torch.randn(2, 2, 3, 4).double() * 100)
     torch.testing.assert_close(field.M, metric.M.expand(2, 1, 3, 3, 4))
 
 
+@kinds
 def test_invalid_arguments_of_at_raise(kind):
     metric = make_metric(kind, 2, 3, 1, (4, 4))
     with pytest.raises(ValueError, match=r"`padding_mode` \(='zeros'\)"):
@@ -266,6 +301,7 @@ def test_invalid_arguments_of_at_raise(kind):
         metric.at(torch.zeros(2, 2, 4, 4))
 
 
+@kinds
 def test_invalid_fields_raise(kind):
     family = {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind]
     rest = {} if kind == "riemannian" else {"omega": torch.zeros(1, 1, 2, 1, 1)}
@@ -281,39 +317,46 @@ def test_invalid_fields_raise(kind):
         family.isotropic(1.0).unit_vectors(torch.ones(4, 3))
 
 
+@kinds
 @pytest.mark.parametrize("radius", [0, -1.0, math.inf, (1.0, 2.0, 3.0), (1.0, -2.0)])
 def test_scaled_by_invalid_radius_raises(kind, radius):
     with pytest.raises(ValueError, match=r"`radius` \(=.*must be positive"):
         make_metric(kind, 2).scaled(radius)
 
 
+@kinds
 @pytest.mark.parametrize("radius", [0.0, -2.0, math.inf, math.nan])
 def test_isotropic_of_invalid_radius_raises(kind, radius):
     with pytest.raises(ValueError, match=rf"`radius` \(={radius}\) must be positive"):
         {"riemannian": mc.Riemannian, "randers": mc.Randers}[kind].isotropic(radius)
 
 
+@kinds
 def test_random_metrics_of_helpers_are_positive(kind):
     assert riemannian(3, 20, 2).is_positive().all()
     torch.testing.assert_close(randers(3, 20).asymmetry, torch.full((20, 1, 1, 1, 1), 0.6).double())
 
 
+@kinds
 @pytest.mark.parametrize("shape", [(1, 1, 3, 1, 1), (1, 1, 1, 1, 1), (2,)])
 def test_vectors_of_wrong_shape_raise(kind, shape):
     with pytest.raises(ValueError, match=r"`u` must be \(B, G, 2, \*spatial\)"):
         make_metric(kind, 2).norm(torch.ones(shape))
 
 
+@kinds
 def test_numpy_integers_as_index(kind):
     metric = make_metric(kind, 2, 3, 1, (4, 5))
     assert torch.equal(metric[np.int64(1), :, np.int32(2)].M, metric[1, :, 2].M)
 
 
+@kinds
 def test_repr_is_short(kind):
     expected = f"{kind.title()}(batch=3, groups=2, spatial=(4, 5), dtype=torch.float64, device='cpu')"
     assert repr(make_metric(kind, 2, 3, 2, (4, 5))) == expected
 
 
+@kinds
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_copies_and_pickles_have_equal_tensors(kind, duplicate):
     metric = make_metric(kind, 2, 3, 2, (4, 5))

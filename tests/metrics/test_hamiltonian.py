@@ -1,5 +1,7 @@
 """Geodesics of any metric: straight where it is constant, unit speed, order 2, equal to the formulas of Randers."""
 
+import math
+
 import pytest
 import torch
 
@@ -85,9 +87,27 @@ def test_paths_are_differentiable_by_the_metric():
     tensors = list(metric.tensors().values())
     step = [torch.randn_like(t) for t in tensors]
     grads = torch.autograd.grad(end(*tensors).square().sum(), tensors)
-    shifted = [end(*(t + s * 1e-6 * d for t, d in zip(tensors, step, strict=True))).square().sum() for s in (-1, 1)]
+    fixed = [t.detach() for t in tensors]
+    shifted = [end(*(t + s * 1e-6 * d for t, d in zip(fixed, step, strict=True))).square().sum() for s in (-1, 1)]
     slope = sum((g * d).sum() for g, d in zip(grads, step, strict=True))
     torch.testing.assert_close(slope, (shifted[1] - shifted[0]) / 2e-6, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["asymmetric", "orthant", "half_space", "intersection"])
+def test_paths_do_not_depend_on_whether_gradients_are_required(kind):
+    metric = make_shape(kind, 2, 1, 1, (4, 5))
+    with_gradients = metric.map(lambda t: t.clone().requires_grad_())
+    expected, found = (mc.GeodesicBall(m, mc.stencils.onion(3)).offsets() for m in (metric, with_gradients))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 4.0, math.inf])
+def test_paths_along_the_axes_of_an_orthant_norm_have_finite_gradients(p):
+    box = mc.OrthantNorm.box([1.0, 1.5], p=p).expand_to((4, 5))
+    metric = box.map(lambda t: t.double().requires_grad_())
+    offsets = mc.GeodesicBall(metric, mc.stencils.onion(3)).offsets()
+    grads = torch.autograd.grad(offsets.square().sum(), list(metric.tensors().values()))
+    assert offsets.isfinite().all() and all(grad.isfinite().all() for grad in grads)
 
 
 @pytest.mark.parametrize("kind", ["asymmetric", "orthant", "half_space"])

@@ -20,7 +20,10 @@ def p_norm(terms: Tensor, inverse_p: Tensor) -> Tensor:
     summed = (scale > 0) & (inverse_p >= _SMALLEST_INVERSE)
     safe = torch.where(inverse_p >= _SMALLEST_INVERSE, inverse_p, 1.0)
     ratios = terms / torch.where(scale > 0, scale, 1.0)
-    total = torch.where(summed, ratios.pow(1 / safe).sum(0), 1.0)
+    # Powers of 0 have derivatives by the exponent, whose derivatives are NaN; those by the base are 0 for p > 1.
+    exponent, positive = 1 / safe, ratios > 0
+    powers = torch.where(positive, torch.where(positive, ratios, 1.0).pow(exponent), ratios * (exponent == 1))
+    total = torch.where(summed, powers.sum(0), 1.0)
     return torch.where(summed, scale * total.pow(safe), largest)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _checks
 from . import _symmetric
-from .base import Metric, axis_factors, positive_field, unit_field
-from .riemannian import Riemannian, check_packed
+from .base import Metric, positive_field, scaled_covectors, unit_field
+from .riemannian import Riemannian, check_covectors
 
 __all__ = ["AsymmetricQuadratic"]
 
@@ -39,9 +39,7 @@ class AsymmetricQuadratic(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_packed(self.M)
-        if self.w.shape[2] != self.dim:
-            raise ValueError(f"`w` must be (B, G, {self.dim}, *spatial), got shape {tuple(self.w.shape)}")
+        check_covectors(self.M, self.w, "w")
 
     @classmethod
     def isotropic(cls, radius: float | Tensor, dim: int = 2) -> Self:
@@ -96,9 +94,7 @@ class AsymmetricQuadratic(Metric):
 
     def scaled(self, radius: float | Sequence[float]) -> Self:
         """Return the metric whose unit balls are larger by a factor ``radius``: M_ij / (r_i r_j), w_i / r_i."""
-        factors = axis_factors(radius, self.dim)
-        w = torch.stack([x * f for x, f in zip(self.w.unbind(2), factors, strict=True)], 2)
-        return type(self)(Riemannian(self.M).scaled(radius).M, w)
+        return type(self)(Riemannian(self.M).scaled(radius).M, scaled_covectors(self.w, radius))
 
     @property
     def asymmetry(self) -> Tensor:

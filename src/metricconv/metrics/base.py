@@ -276,6 +276,13 @@ def axis_factors(radius: float | Sequence[float], dim: int) -> list[float]:
     return [1 / _checks.positive(r, "radius") for r in radii]
 
 
+def scaled_covectors(covector: Tensor, radius: float | Sequence[float]) -> Tensor:
+    """Return a covector field (B, G, d, *spatial) with each component divided by the radius along its axis."""
+    components = covector.unbind(2)
+    factors = axis_factors(radius, len(components))
+    return torch.stack([x * f for x, f in zip(components, factors, strict=True)], 2)
+
+
 def positive_field(value: float | Tensor, dim: int, name: str) -> Tensor:
     """Convert a positive number, or a field (B, G, *spatial), to a tensor that broadcasts with such a field."""
     if isinstance(value, Tensor):

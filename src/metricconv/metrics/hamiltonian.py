@@ -130,8 +130,10 @@ class HamiltonianField:
         names = list(metric.tensors())
         graph = _needs_graph(metric, velocity)
         with torch.enable_grad():
+            # Views: the derivative is that at a fixed velocity, which depends on the same parameters.
             inputs = {
-                name: t if t.requires_grad else t.detach().requires_grad_() for name, t in metric.tensors().items()
+                name: t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+                for name, t in metric.tensors().items()
             }
             given = iter(inputs.values())
             norm = metric.map(lambda t: next(given)).norm(velocity)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _checks
 from . import _symmetric
-from .base import Metric, axis_factors
-from .riemannian import Riemannian, check_packed
+from .base import Metric, scaled_covectors
+from .riemannian import Riemannian, check_covectors
 
 __all__ = ["Randers"]
 
@@ -36,9 +36,7 @@ class Randers(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_packed(self.M)
-        if self.omega.shape[2] != self.dim:
-            raise ValueError(f"`omega` must be (B, G, {self.dim}, *spatial), got shape {tuple(self.omega.shape)}")
+        check_covectors(self.M, self.omega, "omega")
 
     @classmethod
     def isotropic(cls, radius: float | Tensor, dim: int = 2) -> Self:
@@ -110,9 +108,7 @@ class Randers(Metric):
 
     def scaled(self, radius: float | Sequence[float]) -> Self:
         """Return the metric whose unit balls are larger by a factor ``radius``: M_ij / (r_i r_j), ω_i / r_i."""
-        factors = axis_factors(radius, self.dim)
-        drift = torch.stack([w * f for w, f in zip(self.omega.unbind(2), factors, strict=True)], 2)
-        return type(self)(Riemannian(self.M).scaled(radius).M, drift)
+        return type(self)(Riemannian(self.M).scaled(radius).M, scaled_covectors(self.omega, radius))
 
     @property
     def anisotropy(self) -> Tensor:

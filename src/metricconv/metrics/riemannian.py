@@ -105,6 +105,14 @@ class Riemannian(Metric):
         return _symmetric.eigenvalues(self.M)[0].clamp_min(torch.finfo(self.dtype).tiny).rsqrt()
 
 
+def check_covectors(M: Tensor, covector: Tensor, name: str) -> None:
+    """Check the components of a packed matrix field and of a covector field that go together."""
+    check_packed(M)
+    dim = M.dim() - 3
+    if covector.shape[2] != dim:
+        raise ValueError(f"`{name}` must be (B, G, {dim}, *spatial), got shape {tuple(covector.shape)}")
+
+
 def check_packed(M: Tensor) -> None:
     """Check that the number of components of a packed matrix field matches its spatial axes."""
     dim = M.dim() - 3

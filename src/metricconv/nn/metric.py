@@ -147,8 +147,8 @@ class MetricConv(AdaptiveConv):
         self.ball = _checks.one_of(ball, ("tangent", "geodesic"), "ball")
         if self.ball == "geodesic" and isinstance(self.parametrization, Orthant | HalfSpace):
             raise ValueError(
-                f"`ball` (='geodesic') does not support {type(self.parametrization).__name__} metrics: geodesics need "
-                "a norm with a continuous derivative"
+                f"`ball` (='geodesic') does not support {type(self.parametrization).__name__} metrics: gradients of "
+                "geodesics need second derivatives of the dual norm, which boxes and polytopes lack"
             )
         self.smooth = _checks.whole(smooth, "smooth", minimum=0)
         if steps is not None and ball == "tangent":
