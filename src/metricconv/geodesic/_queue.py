@@ -131,6 +131,12 @@ def remove_first(queue):
 
 
 @inlined
+def heap_size(queue):
+    """Return the number of entries of the heap."""
+    return queue[5][_HEAP]
+
+
+@inlined
 def is_empty(queue):
     """Return whether the heap has no entry."""
     return queue[5][_HEAP] == 0
