@@ -21,7 +21,6 @@ nodes       best value so far, of order 1, which is the position in the queue, �
 distance    value at the last acceptance, ∞ before
 choice      differences of the value: 3 bits per offset (0 none, 1 towards x − e_i, 2 towards x + e_i, +2 for order 2);
             ``EDGE`` + side for the length of an edge along an axis, ``SEED`` for a given value, 0 for none
-stamp       number of acceptances before the last one of the pixel
 label       label of the given value that the pixel is reached from
 =========== ==========================================================================================================
 """
@@ -44,12 +43,12 @@ _BUCKETS_PER_STEP = 20.0
 def march(
     metric, drift, pitches, offsets, nodes, flags, start, readers,
     seeds, seed_values, seed_labels, targets, limit, second_order, tolerance, most_visits, chooses,
-    distance, choice, stamp, label,
+    distance, choice, label,
 ):  # fmt: skip
     """Fill the arrays of the table above; return the number of acceptances, at most ``most_visits``.
 
     ``limit``: distance beyond which pixels need not be computed. ``targets``: pixels after which to stop, or none.
-    ``stamp`` and ``label`` may be empty if they are not needed; ``choice`` is incomplete unless ``chooses``.
+    ``label`` may be empty if it is not needed; ``choice`` is incomplete unless ``chooses``.
     """
     asymmetric, dim = len(drift) > 0, len(pitches)
     count = dim * (dim + 1) // 2
@@ -96,8 +95,6 @@ def march(
             if len(label):
                 label[x] = label[neighbor_before(x, value, choice, offsets, weights, drifts, pitches, distance)]
         distance[x] = value
-        if len(stamp):
-            stamp[x] = visits
         visits += 1
         if remaining and waiting[x]:
             waiting[x] = False

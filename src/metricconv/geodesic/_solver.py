@@ -68,8 +68,8 @@ class FieldSolution:
     flags: Array
     distance: Array
     choice: Array
-    stamp: Array
     label: Array
+    keeps_choice: bool
     visits: int = 0
     positive: bool = True
 
@@ -88,8 +88,8 @@ class FieldSolution:
             flags=np.empty(pixels, np.uint32),
             distance=np.full(pixels, np.inf),
             choice=np.zeros(pixels, np.uint32),
-            stamp=np.full(pixels if needs_gradient else 0, -1, np.int32),
             label=np.full(pixels if settings.wants_labels else 0, -1, np.int32),
+            keeps_choice=needs_gradient or settings.keeps_stencils,
         )
 
     def build(self, settings: Settings, begin: int, end: int) -> None:
@@ -106,8 +106,8 @@ class FieldSolution:
         self.visits = _marching.march(
             self.metric, self.drift, settings.pitches, self.offsets, self.nodes, self.flags, start, readers,
             settings.seeds, values, settings.labels, settings.targets, settings.limit, settings.order == 2,
-            settings.tolerance, _MOST_VISITS * len(self.flags), settings.keeps_stencils or len(self.stamp) > 0,
-            self.distance, self.choice, self.stamp, self.label,
+            settings.tolerance, _MOST_VISITS * len(self.flags), self.keeps_choice,
+            self.distance, self.choice, self.label,
         )  # fmt: skip
 
     def march_nearest(self, values: Array, settings: Settings, k: int) -> tuple[Array, Array]:
@@ -240,8 +240,8 @@ class _Distance(torch.autograd.Function):
             s = solutions[field]
             gradient = grads[field].copy()
             _adjoint.propagate(
-                s.metric, s.drift, settings.spatial, settings.pitches, s.offsets, s.weights, s.drifts, s.distance,
-                s.choice, s.stamp, s.visits, gradient, by_metric[field], by_drift[field],
+                s.metric, s.drift, settings.pitches, s.offsets, s.weights, s.drifts, s.distance, s.choice, gradient,
+                by_metric[field], by_drift[field],
             )  # fmt: skip
             _adjoint.seed_gradients(settings.seeds, ctx.values[field], s.distance, s.choice, gradient, by_seed[field])
 
