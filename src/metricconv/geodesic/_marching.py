@@ -36,7 +36,7 @@ EDGE, SEED = np.uint32(1 << 31), np.uint32(1 << 30)
 # Second differences of at most this fraction of the first are used.
 _SMOOTH = 0.5
 # Buckets of the queue per mean step.
-_BUCKETS_PER_STEP = 20.0
+BUCKETS_PER_STEP = 20.0
 
 
 @compiled
@@ -62,7 +62,7 @@ def march(
     least = np.inf
     for value in seed_values:
         least = min(least, value)
-    queue = with_room(new_queue(least, mean_step(weights) / _BUCKETS_PER_STEP), len(seeds))
+    queue = with_room(new_queue(least, mean_step(weights) / BUCKETS_PER_STEP), len(seeds))
     for n in range(len(seeds)):
         if seed_values[n] < key[seeds[n]]:
             key[seeds[n]], choice[seeds[n]] = seed_values[n], SEED
@@ -114,7 +114,7 @@ def march(
                 if not (v < best and v < nodes[reader, VALUES + (code >> 1)]):
                     continue
                 nodes[reader, VALUES + (code >> 1)] = v
-                found, least = first_order(nodes, reader, dim, values, factors)
+                found, least = first_order(nodes, reader, dim, values, factors, codes)
             else:
                 if not value < best:
                     continue
@@ -169,20 +169,14 @@ def prefetch_readers(queue, start, readers, nodes):
 
 
 @inlined
-def first_order(nodes, x, dim, values, factors):
+def first_order(nodes, x, dim, values, factors, codes):
     """Return the value of a pixel, of order 1, and the smallest v_i, of which at least one is finite."""
     if dim == 2:
         return root_of_three(nodes[x, 1], nodes[x, 2], nodes[x, 3], nodes[x, 4], nodes[x, 5], nodes[x, 6])
     used = 0
     for i in range(6):
-        value = nodes[x, VALUES + i]
-        if value < np.inf:
-            n = used
-            while n and values[n - 1] > value:
-                values[n], factors[n] = values[n - 1], factors[n - 1]
-                n -= 1
-            values[n], factors[n] = value, nodes[x, VALUES + 6 + i]
-            used += 1
+        if nodes[x, VALUES + i] < np.inf:
+            used = place(values, factors, codes, used, nodes[x, VALUES + i], nodes[x, VALUES + 6 + i], 0)
     return root(values, factors, used)[0], values[0]
 
 
@@ -233,12 +227,7 @@ def solve(x, second_order, first, state, values, factors, codes):
                 value += (value - behind) / 3
                 factor *= 2.25
                 code += 2
-        n = used
-        while n and values[n - 1] > value:
-            values[n], factors[n], codes[n] = values[n - 1], factors[n - 1], codes[n - 1]
-            n -= 1
-        values[n], factors[n], codes[n] = value, factor, code << 3 * i
-        used += 1
+        used = place(values, factors, codes, used, value, factor, code << 3 * i)
     found, active = root(values, factors, used)
     choice = np.uint32(0)
     for n in range(active):
@@ -248,6 +237,17 @@ def solve(x, second_order, first, state, values, factors, codes):
         if length < found:
             found, choice = length, EDGE | np.uint32(side)
     return found, choice
+
+
+@inlined
+def place(values, factors, codes, used, value, factor, code):
+    """Insert a value into increasing ones, with its factor and its code; return their number."""
+    n = used
+    while n and values[n - 1] > value:
+        values[n], factors[n], codes[n] = values[n - 1], factors[n - 1], codes[n - 1]
+        n -= 1
+    values[n], factors[n], codes[n] = value, factor, code
+    return used + 1
 
 
 @inlined
@@ -271,16 +271,23 @@ def root(values, factors, used):
 def shortest_edge(x, state):
     """Return the smallest distance of a pixel over its neighbors along axes, and the side of the neighbor."""
     metric, drift, pitches, _, _, flags, distance = state
-    dim, seen, least, found = len(pitches), np.int64(flags[x]) >> 24, np.inf, 0
-    for side in range(2 * dim):
+    seen, least, found = np.int64(flags[x]) >> 24, np.inf, 0
+    for side in range(2 * len(pitches)):
         if seen >> side & 1:
-            axis, sign = side // 2, 2 * (side % 2) - 1
-            length = distance[x + sign * pitches[axis]] + np.sqrt(metric[x, axis * dim - axis * (axis - 1) // 2])
-            if len(drift):
-                length -= sign * drift[x, axis]
-            if length < least:
-                least, found = length, side
+            neighbor, length = edge(metric, drift, pitches, x, side)
+            if distance[neighbor] + length < least:
+                least, found = distance[neighbor] + length, side
     return least, found
+
+
+@inlined
+def edge(metric, drift, pitches, x, side):
+    """Return the neighbor of a pixel along an axis, and the length of the step from it."""
+    dim, axis, sign = len(pitches), side // 2, 2 * (side % 2) - 1
+    length = np.sqrt(metric[x, axis * dim - axis * (axis - 1) // 2])
+    if len(drift):
+        length -= sign * drift[x, axis]
+    return x + sign * pitches[axis], length
 
 
 @noalloc

@@ -154,13 +154,7 @@ def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, l
     distance = _Distance.apply(M, omega, values, settings, solutions)
     if not all(solution is not None and solution.positive for solution in solutions):
         return distance, None
-    if any(solution.visits >= _MOST_VISITS * pixels for solution in solutions):
-        warnings.warn(
-            f"distances may be too long: pixels were accepted more than {_MOST_VISITS} times on average. The drift of "
-            "`metric` is close to its limit; a larger `tolerance` converges sooner",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    _check_visits(max(solution.visits for solution in solutions), _MOST_VISITS * pixels)
     return distance, solutions
 
 
@@ -172,19 +166,33 @@ def solve_nearest(metric: Metric, values: Tensor, settings: Settings, k: int) ->
     if omega is not None:
         drift = _array(omega.flatten(3).movedim(2, -1).flatten(0, 1).double())
     found: list[tuple[Array, Array] | None] = [None] * len(M)
+    visits = [0] * len(M)
 
     def work(field: int) -> None:
         solution = FieldSolution.empty(M[field], drift[field], settings, field, False)
         solution.build(settings, 0, M.shape[1])
         if solution.positive:
             found[field] = solution.march_nearest(_array(values[field].double()), settings, k)
+            visits[field] = solution.visits
 
     run_tasks(work, range(len(M)))
     solved = [pair for pair in found if pair is not None]
     if len(solved) < len(M):
         return None
+    _check_visits(max(visits), _MOST_VISITS * k * M.shape[1])
     distance, label = (torch.from_numpy(np.stack([pair[i] for pair in solved])) for i in range(2))
     return distance.to(metric.dtype), label.long()
+
+
+def _check_visits(visits: int, most: int) -> None:
+    """Warn if the solver stopped at the bound of acceptances."""
+    if visits >= most:
+        warnings.warn(
+            f"distances may be too long: pixels were accepted more than {_MOST_VISITS} times on average. The drift of "
+            "`metric` is close to its limit; a larger `tolerance` converges sooner",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 class _Distance(torch.autograd.Function):
