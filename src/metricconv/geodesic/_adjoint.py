@@ -16,7 +16,7 @@ from ._marching import EDGE, SEED
 from ._selling import decompose, invert, pair_of
 
 # Rounds of a component, and the part of the largest gradient that need not be passed on.
-_MOST_ROUNDS, _NEGLIGIBLE = 10_000, 1e-13
+_MOST_ROUNDS, _NEGLIGIBLE = 10_000, 1e-10
 
 
 @compiled
