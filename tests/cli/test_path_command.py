@@ -49,6 +49,14 @@ def test_paths_on_smooth_images_are_straight(photo, capsys):
     assert images.read(Path("photo-path.png")).pixels.std() > 10
 
 
+def test_paths_are_shorter_along_a_drift_than_against_it(photo, capsys):
+    for drift, length in (("0.6,0", 8.0), ("-0.6,0", 32.0), ("0,0.9", 20.0), ("0,0", 20.0)):
+        given = ["--from", "5,20", "--to", "25,20", "--metric", "surface", "--contrast", "0"]
+        assert run(["path", photo, *given, "--drift", drift, "--force", "--csv", "a.csv"]) == 0
+        # Paths across a flow go straight: it is the same everywhere.
+        assert table("a.csv")[-1]["length"] == pytest.approx(length, rel=1e-3)
+
+
 def test_path_to_its_start_has_length_0(photo, capsys):
     assert run(["path", photo, "--from", "3,3", "--to", "3,3"]) == 0
     assert "length 0.0" in capsys.readouterr().out
@@ -60,6 +68,9 @@ def test_path_to_its_start_has_length_0(photo, capsys):
         (["--from", "1"], "--from 1: expected two numbers, Y,X"),
         (["--to", "1,99"], "--to 1,99: outside the image of height 36 and width 48"),
         (["--from", "nan,1"], "--from nan,1: outside the image"),
+        (["--drift", "fast"], "--drift fast: expected two numbers, Y,X"),
+        (["--drift", "0.6,0.8"], "--drift 0.6,0.8: must have a length of at most 0.99"),
+        (["--drift", "nan,0"], "--drift nan,0: must have a length of at most 0.99"),
         (["--out", "a.txt"], "a.txt: cannot write .txt"),
         (["--csv", "a.png"], "--csv a.png: cannot write .png, expected .csv"),
     ],

@@ -1,15 +1,18 @@
 """Distance maps, compared with closed forms."""
 
 import math
+import warnings
 
 import pytest
 import torch
 
 import metricconv as mc
 from geodesy import conformal, lattice
-from metricconv.geodesic import distance_map, geodesic_ball, nearest_sources
+from metricconv.geodesic import _problem, distance_map, geodesic_ball, nearest_sources
+from metricconv.geodesic.distance import solve
 
 pytest.importorskip("numba")
+from metricconv.geodesic import _adjoint, _solver
 
 
 def constant(values, size, dtype=torch.float64):
@@ -173,6 +176,46 @@ def test_gradients_of_strong_drifts_are_bounded():
         distance_map(metric, [[20.0, 20.0]], initial=initial)
     distance_map(metric, [[20.0, 20.0]], initial=initial, order=1).sum().backward()
     assert initial.grad.item() == pytest.approx(40 * 40, rel=1e-3)  # each distance grows like the initial one
+
+
+def test_gradients_of_pixels_that_depend_on_each_other():
+    torch.manual_seed(0)
+    angle = 6.283 * torch.rand(10, 9, dtype=torch.float64)
+    omega = (0.7 * torch.stack([angle.sin(), angle.cos()])[None, None]).requires_grad_()
+    M = constant([1.1, 0.1, 1.3], (10, 9)).clone().requires_grad_()
+
+    def distances(M, omega):
+        return distance_map(mc.Randers(M, omega), [[0.0, 0.0]], order=1, tolerance=0)
+
+    field = solve(
+        mc.Randers(M, omega).detach(),
+        _problem.Sources.of(mc.Randers(M, omega), [[0.0, 0.0]], None),
+        None,
+        order=1,
+        tolerance=0,
+        keeps_stencils=True,
+    ).fields[0]
+    order, ends = _adjoint.dependents_first(field.distance, field.choice, field.offsets, (9, 1))
+    assert len(ends) < len(order) == 90  # some components have several pixels
+    assert torch.autograd.gradcheck(distances, (M, omega), eps=1e-6, atol=1e-5)
+
+
+def test_copies_from_other_devices_are_announced_once(monkeypatch):
+    metric = METRICS["round"][:, :, :5, :5]
+    monkeypatch.setattr(mc.Riemannian, "device", property(lambda self: torch.device("meta")))
+    _problem._say_where.cache_clear()
+    with pytest.warns(RuntimeWarning, match="distances are computed on the CPU: `metric`, on meta, is copied"):
+        assert distance_map(metric, [[2.0, 2.0]]).device.type == "meta"
+    with warnings.catch_warnings(action="error"):
+        distance_map(metric, [[2.0, 2.0]])
+
+
+def test_a_warning_states_that_the_bound_of_acceptances_was_reached(monkeypatch):
+    monkeypatch.setattr(_solver, "_MOST_VISITS", 1)
+    with pytest.warns(RuntimeWarning, match="distances may be too long: pixels were accepted more than 1 times"):
+        distance_map(METRICS["strong drift"], [[30.0, 30.0]], tolerance=0)
+    with pytest.warns(RuntimeWarning, match="accepted more than 1 times"):
+        nearest_sources(METRICS["strong drift"], [[30.0, 30.0], [3.0, 5.0]], k=2, tolerance=0)
 
 
 def test_without_numba_the_slow_solver_says_how_long_it_takes(monkeypatch):

@@ -1,5 +1,6 @@
 """``metricconv path``: find the shortest path between two points of an image."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ from .._files import write_table, writing
 from .._images import to_field
 from .._options import expand_options
 from ..io import images
-from ..metrics import Metric
+from ..metrics import Metric, Randers, Riemannian
 from ..viz import canvas
 from . import options
 from .console import console, print_line, results
@@ -69,6 +70,14 @@ def path_command(
             help="Standard deviation of the derivative filters in pixels: a tube's radius.",
         ),
     ] = 2.0,
+    drift: Annotated[
+        str,
+        typer.Option(
+            "--drift",
+            metavar="Y,X",
+            help="A flow of length at most 0.99: the part by which steps along it are shorter, and against it longer.",
+        ),
+    ] = "0,0",
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="Output figure, .png, .pdf or .svg. Default: IN-path.png.")
     ] = None,
@@ -80,6 +89,7 @@ def path_command(
 
     * `metricconv path retina.png --from 20,35 --to 180,90 --scale 3`
     * `metricconv path map.png --from 20,35 --to 180,90 --metric dark --csv path.csv`
+    * `metricconv path river.png --from 20,35 --to 180,90 --drift 0,0.5`
     """
     target = output or Path(f"{source.stem}-path.png")
     options.check_figure_path(target, force=files.force, inputs=(source,))
@@ -91,10 +101,11 @@ def path_command(
     if len(data.spatial) != 2:
         raise UserError(f"{source}: volumes are not supported, expected a 2-D image")
     points = [options.parse_point(*given, data.spatial) for given in (("--from", start), ("--to", end))]
+    flow = _parse_drift(drift)
     image = data.to_float()
     with console.status(Text(f"drawing {target}")):
         x = to_field(torch.from_numpy(image), data.channel_axis).float()
-        field = _metric(x, metric, contrast, scale)
+        field = _with_drift(_metric(x, metric, contrast, scale), flow)
         path = geodesic.shortest_path(field, *points)
         colors = image if data.channel_axis is None else np.moveaxis(image, data.channel_axis, -1)
         figure = _draw(colors, path)
@@ -108,7 +119,30 @@ def path_command(
     print_line(f"wrote {target}" + (f" and {table}" if table is not None else ""))
 
 
-def _metric(image: Tensor, name: PathMetric, contrast: float | None, scale: float) -> Metric:
+def _parse_drift(text: str) -> tuple[float, float]:
+    """Return the vector Y,X of --drift, of length at most 0.99."""
+    try:
+        y, x = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--drift {text}: expected two numbers, Y,X") from None
+    if not math.hypot(y, x) <= 0.99:
+        raise UserError(f"--drift {text}: must have a length of at most 0.99")
+    return y, x
+
+
+def _with_drift(metric: Riemannian, flow: tuple[float, float]) -> Metric:
+    """Return the Randers metric in which a step v is shorter by |f| ‖v‖ along the flow f, longer by it against f."""
+    strength = math.hypot(*flow)
+    if not strength:
+        return metric
+    direction = metric.M.new_tensor(flow) / strength
+    yy, yx, xx = metric.M.unbind(2)
+    product = torch.stack([yy * direction[0] + yx * direction[1], yx * direction[0] + xx * direction[1]], 2)  # M u
+    length = metric.norm(direction.view(1, 1, 2, 1, 1)).unsqueeze(2)
+    return Randers(metric.M, -strength * product / length)
+
+
+def _metric(image: Tensor, name: PathMetric, contrast: float | None, scale: float) -> Riemannian:
     if name == PathMetric.surface:
         return geodesic.surface_metric(image, 30.0 if contrast is None else contrast, scale=scale)
     return geodesic.tube_metric(

@@ -77,7 +77,7 @@ def superpixels_command(
         typer.Option(
             "--contrast", min=0.0, max=1e6, help="Length of an edge from 0 to 1 in pixels; small for compact regions."
         ),
-    ] = 100.0,
+    ] = 300.0,
     scale: ScaleOption = 1.0,
     iterations: Annotated[
         int, typer.Option("--iterations", min=0, max=1000, help="Number of times that seeds move.")

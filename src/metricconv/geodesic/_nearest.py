@@ -8,7 +8,7 @@ which that source is one of the k nearest.
 import numpy as np
 
 from ..ops.cpu.jit import compiled, noalloc
-from ._marching import mean_step, root
+from ._marching import BUCKETS_PER_STEP, edge, mean_step, place, root
 from ._queue import has_room, insert, is_empty, load_bucket, new_queue, remove_first, with_room
 
 
@@ -23,11 +23,11 @@ def march_nearest(
     """
     count, asymmetric, k = offsets.shape[1], len(drift) > 0, distance.shape[1]
     state = (metric, drift, pitches, offsets, weights, drifts, flags, distance, label)
-    values, factors = np.empty(count), np.empty(count)
+    values, factors, codes = np.empty(count), np.empty(count), np.empty(count, np.int64)
     least = np.inf
     for value in seed_values:
         least = min(least, value)
-    queue = with_room(new_queue(least, mean_step(weights) / 20), len(seeds))
+    queue = with_room(new_queue(least, mean_step(weights) / BUCKETS_PER_STEP), len(seeds))
     most = np.full(4 * len(seeds) + 4096, np.inf)  # keys of candidates never decrease
     candidates, used = np.empty((4 * len(seeds) + 4096, 2), np.int32), len(seeds)
     for n in range(len(seeds)):
@@ -67,7 +67,7 @@ def march_nearest(
             accepted = distance[reader, slot] < np.inf
             if accepted and not asymmetric:
                 continue
-            found, least = value_for_source(reader, source, state, values, factors)
+            found, least = value_for_source(reader, source, state, values, factors, codes)
             if found < distance[reader, slot] - (tolerance * (found - least) if accepted else 0.0):
                 candidates[used, 0], candidates[used, 1] = reader, source
                 insert(queue, found, used)
@@ -94,10 +94,10 @@ def distance_of(distance, label, x, source):
 
 
 @noalloc
-def value_for_source(x, source, state, values, factors):
+def value_for_source(x, source, state, values, factors, codes):
     """Return the distance of a pixel from a source, computed from its neighbors, and the smallest v_i."""
     metric, drift, pitches, offsets, weights, drifts, flags, distance, label = state
-    seen, dim, asymmetric, used = np.int64(flags[x]), len(pitches), len(drift) > 0, 0
+    seen, asymmetric, used = np.int64(flags[x]), len(drift) > 0, 0
     for i in range(offsets.shape[1]):
         step, bits = offsets[x, i], seen >> (4 * i)
         along = drifts[x, i] if asymmetric else 0.0
@@ -105,21 +105,13 @@ def value_for_source(x, source, state, values, factors):
         if bits & 2:
             value = min(value, distance_of(distance, label, x + step, source) - along)
         if value < np.inf:
-            n = used
-            while n and values[n - 1] > value:
-                values[n], factors[n] = values[n - 1], factors[n - 1]
-                n -= 1
-            values[n], factors[n] = value, weights[x, i]
-            used += 1
+            used = place(values, factors, codes, used, value, weights[x, i], 0)
     found, _ = root(values, factors, used)
     least = values[0] if used else np.inf
-    for side in range(2 * dim):
+    for side in range(2 * len(pitches)):
         if seen >> (24 + side) & 1:
-            axis, sign = side // 2, 2 * (side % 2) - 1
-            before = distance_of(distance, label, x + sign * pitches[axis], source)
-            length = np.sqrt(metric[x, axis * dim - axis * (axis - 1) // 2])
-            if asymmetric:
-                length -= sign * drift[x, axis]
+            neighbor, length = edge(metric, drift, pitches, x, side)
+            before = distance_of(distance, label, neighbor, source)
             if before + length < found:
                 found, least = before + length, min(least, before)
     return found, least

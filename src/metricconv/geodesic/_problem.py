@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from .. import _checks
 from .._checks import Vectors
 from ..metrics import Metric, check_positive
 from ..metrics.flow import check_geodesics_supported
-
-if TYPE_CHECKING:
-    import numpy
 
 # Nodes around each source whose distance is that along a straight line: up to so many pixels away along each axis.
 _SEED_RADIUS = {2: 4, 3: 2}
@@ -117,11 +114,9 @@ def check_domain(domain: Tensor | None, points: Tensor, name: str) -> None:
         raise ValueError(f"`{name}` must lie where `mask` is True, got {blocked}")
 
 
-def pitches(spatial: Sequence[int]) -> "numpy.ndarray[Any, Any]":
-    """Return the distance in memory of neighbors along each axis, int64."""
-    import numpy as np
-
-    return np.array([math.prod(spatial[k + 1 :]) for k in range(len(spatial))], np.int64)
+def pitches(spatial: Sequence[int]) -> tuple[int, ...]:
+    """Return the distance in memory of neighbors along each axis."""
+    return tuple(math.prod(spatial[k + 1 :]) for k in range(len(spatial)))
 
 
 def nearest_pixels(points: Tensor, spatial: tuple[int, ...]) -> Tensor:

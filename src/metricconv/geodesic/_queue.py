@@ -54,7 +54,7 @@ def has_room(queue, count):
     return sizes[_HEAP] + count <= len(queue[0]) and sizes[_LISTED] + count <= len(queue[2])
 
 
-@noalloc
+@inlined
 def insert(queue, value, x):
     """Insert an entry, for which there is room."""
     keys, pixels, nodes, links, heads, sizes, scale = queue
@@ -109,7 +109,7 @@ def load_bucket(queue, key):
             return
 
 
-@noalloc
+@inlined
 def remove_first(queue):
     """Remove the first entry of the heap and return its value and pixel."""
     keys, pixels, _, _, _, sizes, _ = queue
@@ -128,6 +128,12 @@ def remove_first(queue):
         n = child
     keys[n], pixels[n] = value, x
     return first, first_pixel
+
+
+@inlined
+def heap_size(queue):
+    """Return the number of entries of the heap."""
+    return queue[5][_HEAP]
 
 
 @inlined

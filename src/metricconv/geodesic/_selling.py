@@ -9,8 +9,8 @@ sign). Then ρ = −b_iᵀDb_j for each pair, and e is orthogonal to the other v
 array       per pixel x, in row-major order
 =========== ==========================================================================================================
 offsets     (P, K) int32, address of x + e_i minus that of x
-weights     (P, K), ρ_i
-drifts      (P, K), ωᵀe_i; (0, K) without drift
+nodes       (P, N): ``KEY`` and K values, which are ∞ and change while distances are computed; K weights ρ_i; with drift
+            K products ωᵀe_i. What a step reads of a pixel is in one place in memory
 flags       (P,) uint32: bits 4i to 4i + 3 state whether x − e_i, x + e_i, x − 2e_i, x + 2e_i can be seen from x; bits
             24 + 2k and 25 + 2k whether the neighbor before or after x along axis k is used
 =========== ==========================================================================================================
@@ -24,28 +24,30 @@ from ..ops.cpu.jit import compiled, inlined, noalloc
 
 # Iterations of Selling's algorithm, which needs about as many as the anisotropy in the worst case.
 _MOST_STEPS = 100_000
+# Columns of ``nodes``: the key, then the values v_i.
+KEY, VALUES = 0, 1
 # Pairs of a superbase of ℤ³, each with the two other vectors.
 _PAIRS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2), (1, 2, 0, 3), (1, 3, 0, 2), (2, 3, 0, 1))
 
 
 @compiled
-def build_stencils(metric, drift, domain, shape, begin, end, offsets, weights, drifts, flags):
+def build_stencils(metric, drift, domain, shape, begin, end, offsets, nodes, flags):
     """Fill the stencils of pixels begin to end; return the first pixel whose metric is not positive, or −1.
 
     ``metric`` (P, K) and ``drift`` (P, d), or (0, d), are those of pixels; ``domain`` (P,) is False at walls, (0,)
-    without walls.
+    without walls. ``shape`` is a tuple, so that loops over axes are unrolled.
     """
     dim = len(shape)
     count = dim * (dim + 1) // 2
+    weights, drifts = VALUES + count, VALUES + 2 * count
     dual, base, vectors, rho = np.zeros((3, 3)), np.zeros((4, 3)), np.zeros((6, 3), np.int64), np.zeros(6)
     here, step = np.zeros(3, np.int64), np.zeros(3, np.int64)
     for x in range(begin, end):
         flags[x] = 0
+        nodes[x, :weights] = np.inf
         if len(domain) and not domain[x]:
             offsets[x] = 0
-            weights[x] = 0
-            if len(drift):
-                drifts[x] = 0
+            nodes[x, weights:] = 0
             continue
         if not invert(metric, x, dim, dual):
             return x
@@ -67,9 +69,9 @@ def build_stencils(metric, drift, domain, shape, begin, end, offsets, weights, d
                 address = address * shape[k] + vectors[i, k]
                 if len(drift):
                     along += drift[x, k] * vectors[i, k]
-            offsets[x, i], weights[x, i] = address, rho[i]
+            offsets[x, i], nodes[x, weights + i] = address, rho[i]
             if len(drift):
-                drifts[x, i] = along
+                nodes[x, drifts + i] = along
         if not len(domain) and in_interior(shape, here, vectors, count):
             for i in range(count):
                 flags[x] |= np.uint32((15 if rho[i] > 0 else 0) << 4 * i)

@@ -51,13 +51,8 @@ class Settings:
     keeps_stencils: bool = False
 
     @property
-    def shape(self) -> Array:
-        """The size of the image, int64."""
-        return np.array(self.spatial, np.int64)
-
-    @property
-    def pitches(self) -> Array:
-        """The distance in memory of neighbors along each axis, int64."""
+    def pitches(self) -> tuple[int, ...]:
+        """The distance in memory of neighbors along each axis."""
         return pitches(self.spatial)
 
 
@@ -69,13 +64,12 @@ class FieldSolution:
     drift: Array  # (P, d), or (0, d)
     domain: Array  # (P,), or (0,)
     offsets: Array
-    weights: Array
-    drifts: Array
+    nodes: Array
     flags: Array
     distance: Array
     choice: Array
-    stamp: Array
     label: Array
+    keeps_choice: bool
     visits: int = 0
     positive: bool = True
 
@@ -83,25 +77,25 @@ class FieldSolution:
     def empty(cls, metric: Array, drift: Array, settings: Settings, field: int, needs_gradient: bool) -> Self:
         """Return a field before it is solved."""
         pixels, count = metric.shape
+        columns = 1 + (3 if len(drift) else 2) * count
+        columns += columns == 7  # 64 bytes, a line of the cache
         return cls(
             metric=metric,
             drift=drift,
             domain=np.zeros(0, np.bool_) if settings.domain is None else settings.domain[field],
             offsets=np.empty((pixels, count), np.int32),
-            weights=np.empty((pixels, count)),
-            drifts=np.empty((pixels if len(drift) else 0, count)),
+            nodes=torch.empty(pixels, columns, dtype=torch.float64).numpy(),  # aligned to 64 bytes
             flags=np.empty(pixels, np.uint32),
             distance=np.full(pixels, np.inf),
             choice=np.zeros(pixels, np.uint32),
-            stamp=np.full(pixels if needs_gradient else 0, -1, np.int32),
             label=np.full(pixels if settings.wants_labels else 0, -1, np.int32),
+            keeps_choice=needs_gradient or settings.keeps_stencils,
         )
 
     def build(self, settings: Settings, begin: int, end: int) -> None:
         """Build the stencils of some pixels."""
         bad = _selling.build_stencils(
-            self.metric, self.drift, self.domain, settings.shape, begin, end, self.offsets, self.weights, self.drifts,
-            self.flags,
+            self.metric, self.drift, self.domain, settings.spatial, begin, end, self.offsets, self.nodes, self.flags,
         )  # fmt: skip
         if bad >= 0:
             self.positive = False
@@ -110,10 +104,10 @@ class FieldSolution:
         """Compute distances from the stencils."""
         start, readers = _selling.build_readers(self.offsets, self.flags, settings.pitches)
         self.visits = _marching.march(
-            self.metric, self.drift, settings.pitches, self.offsets, self.weights, self.drifts, self.flags, start,
-            readers, settings.seeds, values, settings.labels, settings.targets, settings.limit, settings.order == 2,
-            settings.tolerance, _MOST_VISITS * len(self.flags), np.full(len(self.flags), np.inf), self.distance,
-            self.choice, self.stamp, self.label,
+            self.metric, self.drift, settings.pitches, self.offsets, self.nodes, self.flags, start, readers,
+            settings.seeds, values, settings.labels, settings.targets, settings.limit, settings.order == 2,
+            settings.tolerance, _MOST_VISITS * len(self.flags), self.keeps_choice,
+            self.distance, self.choice, self.label,
         )  # fmt: skip
 
     def march_nearest(self, values: Array, settings: Settings, k: int) -> tuple[Array, Array]:
@@ -127,9 +121,21 @@ class FieldSolution:
         )  # fmt: skip
         return distance, label
 
+    @property
+    def weights(self) -> Array:
+        """The weights ρ_i, (P, K)."""
+        count = self.offsets.shape[1]
+        return self.nodes[:, 1 + count : 1 + 2 * count]
+
+    @property
+    def drifts(self) -> Array:
+        """The products ωᵀe_i, (P, K), or (0, K)."""
+        count = self.offsets.shape[1]
+        return self.nodes[: len(self.drift), -count:]
+
     def drop_stencils(self) -> None:
         """Release the memory of the stencils."""
-        self.metric = self.drift = self.offsets = self.weights = self.drifts = self.flags = np.zeros(0)
+        self.metric = self.drift = self.offsets = self.nodes = self.flags = np.zeros(0)
 
 
 def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, list[FieldSolution] | None]:
@@ -148,13 +154,7 @@ def solve(metric: Metric, values: Tensor, settings: Settings) -> tuple[Tensor, l
     distance = _Distance.apply(M, omega, values, settings, solutions)
     if not all(solution is not None and solution.positive for solution in solutions):
         return distance, None
-    if any(solution.visits >= _MOST_VISITS * pixels for solution in solutions):
-        warnings.warn(
-            f"distances may be too long: pixels were accepted more than {_MOST_VISITS} times on average. The drift of "
-            "`metric` is close to its limit; a larger `tolerance` converges sooner",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    _check_visits(max(solution.visits for solution in solutions), _MOST_VISITS * pixels)
     return distance, solutions
 
 
@@ -166,19 +166,33 @@ def solve_nearest(metric: Metric, values: Tensor, settings: Settings, k: int) ->
     if omega is not None:
         drift = _array(omega.flatten(3).movedim(2, -1).flatten(0, 1).double())
     found: list[tuple[Array, Array] | None] = [None] * len(M)
+    visits = [0] * len(M)
 
     def work(field: int) -> None:
         solution = FieldSolution.empty(M[field], drift[field], settings, field, False)
         solution.build(settings, 0, M.shape[1])
         if solution.positive:
             found[field] = solution.march_nearest(_array(values[field].double()), settings, k)
+            visits[field] = solution.visits
 
     run_tasks(work, range(len(M)))
     solved = [pair for pair in found if pair is not None]
     if len(solved) < len(M):
         return None
+    _check_visits(max(visits), _MOST_VISITS * k * M.shape[1])
     distance, label = (torch.from_numpy(np.stack([pair[i] for pair in solved])) for i in range(2))
     return distance.to(metric.dtype), label.long()
+
+
+def _check_visits(visits: int, most: int) -> None:
+    """Warn if the solver stopped at the bound of acceptances."""
+    if visits >= most:
+        warnings.warn(
+            f"distances may be too long: pixels were accepted more than {_MOST_VISITS} times on average. The drift of "
+            "`metric` is close to its limit; a larger `tolerance` converges sooner",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 class _Distance(torch.autograd.Function):
@@ -234,8 +248,8 @@ class _Distance(torch.autograd.Function):
             s = solutions[field]
             gradient = grads[field].copy()
             _adjoint.propagate(
-                s.metric, s.drift, settings.shape, settings.pitches, s.offsets, s.weights, s.drifts, s.distance,
-                s.choice, s.stamp, s.visits, gradient, by_metric[field], by_drift[field],
+                s.metric, s.drift, settings.pitches, s.offsets, s.weights, s.drifts, s.distance, s.choice, gradient,
+                by_metric[field], by_drift[field],
             )  # fmt: skip
             _adjoint.seed_gradients(settings.seeds, ctx.values[field], s.distance, s.choice, gradient, by_seed[field])
 

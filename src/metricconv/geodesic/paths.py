@@ -129,7 +129,7 @@ def _paths(
     from . import _tracing
 
     (field,) = solution.fields
-    shape = np.array(metric.spatial, np.int64)
+    shape = tuple(metric.spatial)
     pitches = _problem.pitches(metric.spatial)
     room = np.empty((int(20 * metric.spatial.numel() / min(step, 1.0)) + 100, metric.dim))
     paths = []
