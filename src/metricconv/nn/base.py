@@ -180,8 +180,10 @@ class AdaptiveConv(nn.Module, ABC):
         """Return the support for an input (B, C_in, *spatial), and the modulation (B, G, P, *out) or None."""
         self.check_input(x)
         assert self.predictor is not None and self.identity is not None  # a layer without them overrides this
-        predicted = self.predictor(self.pad_input(x)).unflatten(1, (self.metric_groups, -1))  # [B, G, n (+ P), *out]
-        if not self.modulation:
+        predicted = self.predictor(self.pad_input(x))
+        one = self.metric_groups == 1  # unsqueeze, unlike unflatten, does not add sizes to an exported graph
+        predicted = predicted.unsqueeze(1) if one else predicted.unflatten(1, (self.metric_groups, -1))
+        if not self.modulation:  # predicted: [B, G, n (+ P), *out]
             return self.make_support(predicted), None
         predicted, modulation = predicted.tensor_split([len(self.identity)], 2)
         return self.make_support(predicted), 2 * (modulation * self.geometry_gain).sigmoid()

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from . import cpu, reference, triton
+from . import cpu, export, reference, triton
 from .displacements import ByDisplacements, placeholder
 from .problem import Problem
 
@@ -43,7 +43,7 @@ class Backend(Protocol):
 
 
 # In order of preference: "auto" selects the first that supports the problem.
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (triton, cpu, reference)}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (triton, cpu, export, reference)}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import _checks
 from ..metrics import Metric, Parametrization
 from ..supports import Grid
-from . import cpu, triton
+from . import cpu, export, triton
 from .backends import BACKENDS
 from .functional import support_conv
 
@@ -31,7 +31,7 @@ def parametrize(
     _checks.floating(raw, "raw")
     _checks.one_of(backend, ("auto", *BACKENDS), "backend")
     if backend != "reference":
-        for kernels in (triton, cpu):
+        for kernels in (export, triton, cpu):
             metric = kernels.parametrize(parametrization, raw, start, gain, radius)
             if metric is not None:
                 return metric

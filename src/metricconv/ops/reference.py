@@ -81,7 +81,7 @@ def _partial_sum(problem: Problem, rows: Tensor, samples: slice) -> Tensor:
 def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Tensor]]:
     """Return, for each corner of each sample, its row and its interpolation weight: (B, N, p, G)."""
     x, support = problem.input, problem.support
-    offsets = _offsets(problem, samples)  # [B, G, p, d, *out]
+    offsets = sample_offsets(problem, samples)  # [B, G, p, d, *out]
     tolerance = lattice_tolerance(offsets.dtype)
     offsets = offsets.to(x.device, torch.promote_types(offsets.dtype, x.dtype))
     # Whole pixels are added later: in a long image, their sum with the offsets would lose precision.
@@ -94,7 +94,7 @@ def _addresses(problem: Problem, samples: slice) -> tuple[list[Tensor], list[Ten
     return [(flat + image) * support.groups + group for flat, _ in pairs], [weight for _, weight in pairs]
 
 
-def _offsets(problem: Problem, samples: slice) -> Tensor:
+def sample_offsets(problem: Problem, samples: slice) -> Tensor:
     """Return the offsets of a slice of the samples; those of a grid, which has no tensors, in the input's precision."""
     x, support = problem.input, problem.support
     if type(support) is not Grid:
