@@ -230,7 +230,14 @@ class _Description(ProgressColumn):
         return Text(printable(task.description))
 
 
+class _Count(MofNCompleteColumn):
+    """The finished and all parts of a task; nothing while their number is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
 def progress_bar() -> Progress:
     """Return a progress bar, which is shown in terminals only."""
-    parts = (SpinnerColumn(), _Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    parts = (SpinnerColumn(), _Description(), BarColumn(), _Count(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)
