@@ -47,7 +47,8 @@ class DenoiseOptions:
         typer.Option(
             "--spacing",
             metavar="Z,Y,X",
-            help="Distance between pixels along each axis, such as 3,1,1. Default: the same along all axes.",
+            help="Distance between pixels along each axis, such as 3,1,1. Default: that of a NIfTI file, otherwise the "
+            "same along all axes.",
         ),
     ] = None
 
@@ -93,6 +94,7 @@ def denoise_command(
     * `metricconv denoise noisy.png clean.png`
     * `metricconv denoise noisy.png clean.png --sigma 25`
     * `metricconv denoise scans/ clean/`
+    * `metricconv denoise brain.nii.gz clean.nii.gz`
     * `metricconv denoise ct.npy out.npy --axes zyx --spacing 3,1,1`
     * `metricconv denoise big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
     """
@@ -122,7 +124,7 @@ def _denoise_file(
         image = files.read(source)
         images.check_format(output, image)
         denoise_options.check_fits(source, image)
-        keywords = denoise_options.keywords()
+        keywords = {"spacing": image.spacing} | denoise_options.keywords()
         pixels = filters.denoise(image.pixels, channel_axis=image.channel_axis, progress=report, **keywords)
         images.check_result(source, pixels)
         images.write(output, dataclasses.replace(image, pixels=pixels), force=files.force)

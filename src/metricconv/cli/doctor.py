@@ -24,6 +24,7 @@ EXTRAS = {
     "images": ("matplotlib", "numpy", "rich", "skimage"),
     "cli": ("typer", "imagecodecs", "tifffile"),
     "large": ("dask", "zarr"),
+    "medical": ("nibabel",),
     "app": ("gradio",),
 }
 

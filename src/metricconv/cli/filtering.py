@@ -181,10 +181,10 @@ def filter_folder(
     Hidden files are ignored: they may be temporary files of an interrupted run.
     """
     visible = (path for path in source.iterdir() if not path.name.startswith("."))
-    found = sorted(path for path in visible if path.suffix.lower() in images.SUFFIXES and path.is_file())
+    found = sorted(path for path in visible if images.suffix_of(path) in images.SUFFIXES and path.is_file())
     if not found:
         raise UserError(f"{source}: contains no images ({' '.join(images.SUFFIXES)})")
-    if not output.is_dir() and (output.exists() or output.suffix.lower() in images.SUFFIXES):
+    if not output.is_dir() and (output.exists() or images.suffix_of(output) in images.SUFFIXES):
         raise UserError(f"{output}: must be a folder because IN is one")
     existing = [path for path in found if skip_existing and (output / path.name).exists()]
     if existing:
