@@ -14,16 +14,16 @@ from .._errors import UserError, out_of_memory_as_user_error
 from .._options import expand_options
 from ..io import images
 from ..io.image_data import Array, ImageData
-from .console import print_line
 from .external import import_extra
 from .filtering import (
+    OutputArgument,
     SchedulerOption,
     SkipExistingOption,
+    SourceArgument,
     TileOption,
-    check_paths,
     filter_files,
-    is_tiled,
-    progress_bar,
+    filter_in_tiles,
+    needs_tiles,
 )
 from .options import ImageFileOptions
 
@@ -77,10 +77,8 @@ class DenoiseOptions:
 
 @expand_options
 def denoise_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
-    ],
+    source: SourceArgument,
+    output: OutputArgument,
     denoise_options: DenoiseOptions,
     files: ImageFileOptions,
     tile: TileOption = None,
@@ -99,15 +97,9 @@ def denoise_command(
     * `metricconv denoise big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
     """
     denoise_options.keywords()  # raises for invalid values before anything is read
-    check_paths(source, output, files, skip_existing, scheduler)
-    if is_tiled(source, output, tile):
-        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
+    if needs_tiles(source, output, files, tile, skip_existing, scheduler):
         apply = partial(_denoise_tiles, denoise_options)
-        with progress_bar() as progress:
-            tiled_filter.filter_tiled(
-                source, output, apply, files, tile or 1024, progress, scheduler, "estimating the noise"
-            )
-        print_line(f"wrote {output}")
+        filter_in_tiles(source, output, apply, files, tile, scheduler, "estimating the noise")
     else:
         denoise_one = partial(_denoise_file, denoise_options=denoise_options, files=files)
         filter_files(source, output, denoise_one, files, skip_existing)

@@ -215,10 +215,9 @@ def _coefficients(x: Tensor, balls: Ball, order: int, padding_mode: str) -> Tens
             position = (center + offset.movedim(0, -1)).unsqueeze(0)
             values = _interpolation.interpolate(x.double(), position, padding_mode)[0] * w
             vector = (offset / unit).unbind(0)
-            for total, exponents in zip(sums, products, strict=True):
-                total += w * _polynomials.power(vector, exponents)
-            for total, exponents in zip(right, terms, strict=True):
-                total += values * _polynomials.power(vector, exponents)
+            for totals, factor, exponents in ((sums, w, products), (right, values, terms)):
+                for total, exponent in zip(totals, exponents, strict=True):
+                    total += factor * _polynomials.power(vector, exponent)
     found = _polynomials.solve(sums, right, index)  # [C, n, *spatial]
     degree = torch.tensor([sum(e) for e in terms], device=x.device).view(-1, *(1,) * dim)
     return (found / unit.pow(degree)).movedim(1, 0).to(x.dtype)
