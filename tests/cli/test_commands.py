@@ -48,6 +48,16 @@ def test_balls_of_a_large_image_are_shown_in_the_region_with_the_most_contrast(m
     assert np.ptp(axes.get_xlim()) == np.ptp(axes.get_ylim()) == 96 and np.ptp(whole.get_xlim()) == 600
 
 
+def test_filter_passes_the_spacing_to_the_metric():
+    volume = np.random.default_rng(0).random((5, 9, 8))
+    np.save("v.npy", volume)
+    assert (
+        run(["filter", "v.npy", "out.npy", "--axes", "zyx", "-k", "3", "--metric", "edge", "--spacing", "6,2,2"]) == 0
+    )
+    expected = filters.tangent_filter(volume, 3, "edge", spacing=(3, 1, 1))
+    np.testing.assert_allclose(np.load("out.npy"), expected)
+
+
 def test_balls_use_padding_mode_of_filters(photo, capsys):
     assert run(["balls", photo, "--at", "0,20"]) == 0
     (row,) = (line.split("│") for line in capsys.readouterr().out.splitlines() if "0, 20" in line)

@@ -78,16 +78,10 @@ def test_unsupported_images_raise(tmp_path, image, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"no header", "cannot be read as an image"),
-        (gzip.compress(b"x" * 400), "cannot be read as an image"),
-    ],
-)
-def test_damaged_files_raise(tmp_path, content, message):
+@pytest.mark.parametrize("content", [b"no header", gzip.compress(b"x" * 400, mtime=0)], ids=["plain", "compressed"])
+def test_damaged_files_raise(tmp_path, content):
     (tmp_path / "a.nii.gz").write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="cannot be read as an image"):
         images.read(tmp_path / "a.nii.gz")
 
 

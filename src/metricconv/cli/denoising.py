@@ -25,7 +25,7 @@ from .filtering import (
     filter_in_tiles,
     needs_tiles,
 )
-from .options import ImageFileOptions
+from .options import ImageFileOptions, SpacingOption, check_spacing, parse_spacing
 
 __all__ = ["denoise_command"]
 
@@ -42,15 +42,7 @@ class DenoiseOptions:
             help="Standard deviation of the noise, in the units of the image (0 to 255 for 8 bits).",
         ),
     ] = "auto"
-    spacing: Annotated[
-        str | None,
-        typer.Option(
-            "--spacing",
-            metavar="Z,Y,X",
-            help="Distance between pixels along each axis, such as 3,1,1. Default: that of a NIfTI file, otherwise the "
-            "same along all axes.",
-        ),
-    ] = None
+    spacing: SpacingOption = None
 
     def keywords(self) -> dict[str, Any]:
         """Return the arguments by name; errors name the option."""
@@ -59,18 +51,12 @@ class DenoiseOptions:
             sigma = _number(self.sigma)
             if not 0 <= sigma < math.inf:
                 raise UserError(f"--sigma {self.sigma}: must be auto or a number of at least 0")
-        if self.spacing is None:
-            return {"sigma": sigma}
-        spacing = tuple(map(_number, self.spacing.split(",")))
-        if len(spacing) not in (2, 3) or not all(1e-18 <= step <= 1e18 for step in spacing):
-            raise UserError(f"--spacing {self.spacing}: must be two or three positive numbers, such as 3,1,1")
-        return {"sigma": sigma, "spacing": spacing}
+        spacing = parse_spacing(self.spacing)
+        return {"sigma": sigma} if spacing is None else {"sigma": sigma, "spacing": spacing}
 
     def check_fits(self, path: Path, image: ImageData) -> None:
         """Check that the options suit an image."""
-        axes = len(image.spatial)
-        if self.spacing is not None and self.spacing.count(",") + 1 != axes:
-            raise UserError(f"--spacing {self.spacing}: must be {axes} numbers for {path}, one per axis")
+        check_spacing(self.spacing, path, image.spatial)
         if image.pixels.dtype.kind == "b" or (image.pixels.dtype.kind in "ui" and image.pixels.dtype.itemsize > 4):
             raise UserError(f"{path}: contains {image.pixels.dtype}, expected floats or integers of 8 to 32 bits")
 
