@@ -61,6 +61,7 @@ def main() -> None:
         "samples": samples,
         "geodesic": geodesic_maps,
         "regions": regions,
+        "diffusion": diffusion,
         "iota": lambda: over_image("ι", (0.03, 0.1, 0.5), lambda iota: gradient(CLEAN, iota, 10, scale=1.5)),
         "alpha": lambda: over_image("α", (0, 5, 50), lambda alpha: gradient(CLEAN, 0.1, alpha, scale=1.5)),
         "eps_omega": lambda: over_image(
@@ -233,6 +234,25 @@ def regions() -> Figure:
         ax.set_title(title, fontsize=9)
         ax.set_axis_off()
     axes[0].plot(path[:, 1], path[:, 0], color="tab:blue", linewidth=2)
+    return figure
+
+
+def diffusion() -> Figure:
+    """Draw noisy images before and after diffusion: along lines, and with little flow across edges."""
+    noise = 0.1 * np.random.default_rng(0).standard_normal((128, 128))
+    bricks = skimage.data.brick()[:256:2, :256:2] / 255 + noise
+    coins = skimage.data.coins()[:128, :128] / 255 + noise
+    images = {
+        "noisy bricks": bricks,
+        'metric "structure": lines close': mc.filters.anisotropic_diffusion(bricks),
+        "noisy coins": coins,
+        'metric "edge": edges stay': mc.filters.anisotropic_diffusion(coins, metric="edge"),
+    }
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), layout="constrained")
+    for ax, (title, image) in zip(axes, images.items(), strict=True):
+        ax.imshow(image, cmap="gray", vmin=0, vmax=1)
+        ax.set_title(title, fontsize=11)
+        ax.set_axis_off()
     return figure
 
 

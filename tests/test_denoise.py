@@ -8,8 +8,8 @@ import torch
 from skimage import data, restoration
 
 import metricconv as mc
+from metricconv._checks import relative_spacing
 from metricconv.filters import _steered, denoise, estimate_noise
-from metricconv.filters._denoise import relative_spacing
 
 
 def photo(dtype=np.float64):

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 
 import metricconv as mc
 
@@ -138,6 +139,7 @@ def test_snippets_of_a_page_run(page, tmp_path, monkeypatch):
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, _name(page), "exec"), names)
+    assert len(names) > 1  # what the page defines, beside __builtins__
 
 
 def test_training_guide_runs_with_its_distributed_block():
@@ -147,6 +149,7 @@ def test_training_guide_runs_with_its_distributed_block():
         names: dict[str, object] = {}
         for block in _blocks(DOCS / "guides/train.md", "py(?:thon)?"):
             exec(compile(block, "train.md", "exec"), names)
+        assert isinstance(names["net"], torch.nn.Module)
     finally:
         distributed.destroy_process_group()
 

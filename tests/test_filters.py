@@ -273,15 +273,15 @@ def test_any_memory_layout_is_accepted_and_input_is_unchanged():
     image = np.random.default_rng(0).random((6, 8))
     image.setflags(write=False)
     before = image.copy()
-    np.testing.assert_array_equal(box_filter(image[::-1], 3), box_filter(image[::-1].copy(), 3))
-    np.testing.assert_array_equal(box_filter(image.T, 3), box_filter(image.T.copy(), 3))
-    np.testing.assert_array_equal(image, before)
+    assert np.array_equal(box_filter(image[::-1], 3), box_filter(image[::-1].copy(), 3))
+    assert np.array_equal(box_filter(image.T, 3), box_filter(image.T.copy(), 3))
+    assert np.array_equal(image, before)
 
 
 def test_seed_may_be_numpy_integer():
     image = torch.rand(5, 5)
     drawn = random_deformable_filter(image, 3, seed=np.int64(4))
-    torch.testing.assert_close(drawn, random_deformable_filter(image, 3, seed=4))
+    assert torch.equal(drawn, random_deformable_filter(image, 3, seed=4))
 
 
 @every_filter
@@ -297,7 +297,7 @@ def test_default_device_is_ignored(monkeypatch, filter):
 
 def test_both_byte_orders_are_accepted():
     image = np.random.default_rng(0).random((6, 7)).astype(np.float32)
-    np.testing.assert_array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
+    assert np.array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -73,6 +73,13 @@ def test_run_writes_rows_for_both_derivatives_and_resumes(lattice, capsys):
     text = (output / "README.md").read_text(encoding="utf-8")
     assert "| metric × 1 |" in text and "| deformable × 1 |" in text and "nan" not in text
     assert (output / "lattice.png").stat().st_size > 10_000
+    (output / "README.md").write_text("edited", encoding="utf-8")
+    assert run(["report", str(output.parent)]) == 1
+    assert f"{output / 'README.md'} would change: use --force" in capsys.readouterr().err
+    assert run(["report", str(output.parent), "--force"]) == 0
+    assert (output / "README.md").read_text(encoding="utf-8") == text
+    assert run(["report", str(output.parent)]) == 0
+    assert "no file changed" in capsys.readouterr().out
 
 
 def test_runs_of_a_pair_start_from_the_same_weights_and_the_same_first_loss(lattice):

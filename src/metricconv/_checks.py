@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Range of positive numbers: their squares are finite in float32, and not 0.
 _LEAST_NUMBER, _MOST_NUMBER = 1e-18, 1e18
+# Larger ratios of the spacings of two axes have no effect: balls do not reach the next pixel.
+_MOST_SPACING = 1e3
 # Largest integer of most arguments; larger ones do not fit into torch's.
 _LARGEST = 2**31 - 1
 # Supported dtypes of images and weights.
@@ -81,6 +83,22 @@ def positive(value: object, name: str) -> float:
             f"`{name}` (={value!r}) must be positive and finite, between {_LEAST_NUMBER} and {_MOST_NUMBER}"
         )
     return number(value)
+
+
+def relative_spacing(spacing: object, dim: int) -> tuple[float, ...]:
+    """Return the distance between pixels along each of ``dim`` axes, relative to the smallest one.
+
+    Args:
+        spacing: a positive number, one per axis, or None for the same along all axes.
+    """
+    given: object = 1.0 if spacing is None else spacing
+    if hasattr(given, "tolist") and not isinstance(given, Tensor):  # an array
+        given = given.tolist()
+    values = given if isinstance(given, tuple | list) else (given,) * dim
+    if len(values) != dim:
+        raise ValueError(f"`spacing` (={spacing!r}) must be a positive number, or one for each of {dim} spatial axes")
+    steps = [positive(step, "spacing") for step in values]
+    return tuple(min(step / min(steps), _MOST_SPACING) for step in steps)
 
 
 def seed(value: object, name: str) -> int:

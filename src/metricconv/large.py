@@ -17,7 +17,7 @@ other arguments differ:
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,12 +29,12 @@ from torch import Tensor
 
 from . import _checks, _images, filters, stencils
 from ._deprecation import renamed_arguments
-from .filters._denoise import check_dtype, check_sigma, denoise_field, mean_level, relative_spacing, to_dtype
+from .filters._denoise import check_dtype, check_sigma, denoise_field, mean_level, to_dtype
 from .filters._denoise import reach as denoise_reach
 from .filters._limits import check_box, check_dilation, check_sample_count, check_side, check_steps
 from .filters._noise import noise_level, noise_windows
 from .metrics import IMAGE_METRICS, Metric, edge_metric, gradient_metric, image_metric, structure_metric
-from .metrics.from_image import gradient_length, gradient_reach, structure_trace
+from .metrics.from_image import Spacing, gradient_length, gradient_reach, structure_trace
 from .stencils import Stencil
 from .supports.geodesic import halo_width
 
@@ -97,6 +97,7 @@ def tangent_filter(
     center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
     metric_reach: int | None = None,
 ) -> da.Array:
     """Average over the unit tangent ball of a metric at each pixel, as ``filters.tangent_filter``.
@@ -106,12 +107,12 @@ def tangent_filter(
 
     Args:
         image: dask array.
-        samples, stencil, center, channel_axis, padding_mode: as in ``filters.tangent_filter``.
+        samples, stencil, center, channel_axis, padding_mode, spacing: as in ``filters.tangent_filter``.
         metric: "gradient", "edge" or "structure"; one of these functions of ``metricconv.metrics`` with other
             arguments, by ``functools.partial``; or a function of your own, which requires ``metric_reach``.
         metric_reach: receptive field radius of your own metric: it depends only on pixels at most that far away.
     """
-    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
+    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, spacing, metric_reach)
     halo = max(math.floor(reach) + 1, local.reach)
     options = {"samples": samples, "metric": local.metric, "stencil": stencil, "center": center}
     return _filtered(image, filters.tangent_filter, halo, channel_axis, padding_mode, **options)
@@ -129,16 +130,18 @@ def geodesic_filter(
     center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
     metric_reach: int | None = None,
 ) -> da.Array:
     """Average over the unit geodesic ball of a metric at each pixel, as ``filters.geodesic_filter``.
 
     Args:
-        image, samples, metric, stencil, center, channel_axis, padding_mode, metric_reach: as in ``tangent_filter``.
+        image, samples, metric, stencil, center, channel_axis, padding_mode, spacing, metric_reach: as in
+            ``tangent_filter``.
         steps, smooth: as in ``metricconv.GeodesicBall``.
     """
     check_steps(steps, smooth)
-    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, metric_reach)
+    local, reach = _local_metric(image, samples, metric, stencil, channel_axis, padding_mode, spacing, metric_reach)
     # Each smoothing pass of the metric adds one pixel.
     halo = halo_width(reach, steps) + smooth + local.reach
     options = {"samples": samples, "metric": local.metric, "stencil": stencil, "center": center}
@@ -151,7 +154,7 @@ def denoise(
     sigma: float | str = "auto",
     *,
     channel_axis: int | None = None,
-    spacing: float | Sequence[float] | None = None,
+    spacing: Spacing = None,
 ) -> da.Array:
     """Remove white Gaussian noise from an image or a volume, as ``filters.denoise``.
 
@@ -169,7 +172,7 @@ def denoise(
     padding_mode = _check(image, channel_axis, "reflect")
     level = check_sigma(sigma)
     check_dtype(np.empty(0, image.dtype))
-    steps = relative_spacing(spacing, image.ndim - (channel_axis is not None))
+    steps = _checks.relative_spacing(spacing, image.ndim - (channel_axis is not None))
     statistics = _statistics(image, channel_axis, level)
     apply = partial(_denoise_tile, statistics=statistics, spacing=steps, channel_axis=channel_axis)
     return _tiled(image, apply, denoise_reach(steps), channel_axis, padding_mode, image.dtype.newbyteorder("="))
@@ -207,9 +210,11 @@ class _LocalMetric:
     contrast: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
-    def create(cls, metric: str | MetricOf, padding_mode: str, metric_reach: int | None) -> "_LocalMetric":
+    def create(
+        cls, metric: str | MetricOf, padding_mode: str, spacing: Spacing, metric_reach: int | None
+    ) -> "_LocalMetric":
         """Return the metric function and its receptive field, by its name or arguments."""
-        metric = image_metric(metric, padding_mode=padding_mode)
+        metric = image_metric(metric, padding_mode=padding_mode, spacing=spacing)
         function = metric.func if isinstance(metric, partial) else metric
         if function not in IMAGE_METRICS.values():
             if metric_reach is None or not _checks.is_whole(metric_reach) or metric_reach < 0:
@@ -231,11 +236,12 @@ class _LocalMetric:
         if function is structure_metric:
             scales = {"noise_scale": arguments["noise_scale"], "integration_scale": arguments["integration_scale"]}
             reach = sum(gradient_reach(scale) for scale in scales.values())
-            contrast = partial(structure_trace, **scales, padding_mode=mode)
+            contrast = partial(structure_trace, **scales, padding_mode=mode, spacing=arguments["spacing"])
         else:
             assert function in (gradient_metric, edge_metric)
             reach = gradient_reach(arguments["scale"])
-            contrast = partial(gradient_length, scale=arguments["scale"], padding_mode=mode)
+            options = {"scale": arguments["scale"], "padding_mode": mode, "spacing": arguments["spacing"]}
+            contrast = partial(gradient_length, **options)
         return cls(metric, reach, padding_mode, contrast if arguments["largest"] is None else None)
 
     def with_maximum(self, image: da.Array, channel_axis: int | None) -> "_LocalMetric":
@@ -266,6 +272,7 @@ def _local_metric(
     stencil: str | Stencil,
     channel_axis: int | None,
     padding_mode: str,
+    spacing: Spacing,
     metric_reach: int | None,
 ) -> tuple[_LocalMetric, float]:
     """Return the metric of any part of the image, and the maximum distance of a sample from its pixel."""
@@ -274,7 +281,7 @@ def _local_metric(
     if isinstance(stencil, str):
         check_sample_count(samples, dim, "samples")
     reference = stencils.stencil_factory(stencil, samples)(dim)
-    local = _LocalMetric.create(metric, padding_mode, metric_reach).with_maximum(image, channel_axis)
+    local = _LocalMetric.create(metric, padding_mode, spacing, metric_reach).with_maximum(image, channel_axis)
     return local, local.largest_ball(image, channel_axis) * float(reference.radii.max())
 
 

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import torch
 import typer
+from rich.progress import MofNCompleteColumn
 
 import metricconv
 from command_errors import fails
-from metricconv import filters
+from metricconv import filters, viz
 from metricconv._images import psnr
 from metricconv._interpolation import PADDING_MODES
-from metricconv.cli import doctor
+from metricconv.cli import doctor, filtering
 from metricconv.cli.app import run
 from metricconv.cli.options import MetricName, Padding, StencilName
 from metricconv.io import images
+from metricconv.io.image_data import ImageData
 from metricconv.metrics import IMAGE_METRICS, gradient_metric
 from metricconv.stencils import STENCILS
 
@@ -30,6 +32,30 @@ def test_balls_are_plotted_and_printed(photo, capsys):
     assert images.read(Path("photo-balls.png")).pixels.std() > 10
     out = capsys.readouterr().out
     assert "10, 20" in out and "30, 7" in out and "0.5" in out
+
+
+def test_balls_of_a_large_image_are_shown_in_the_region_with_the_most_contrast(monkeypatch):
+    image = np.zeros((400, 600), np.uint8)
+    image[300:330:3, 200:260] = 255
+    images.write(Path("stripes.png"), ImageData(image))
+    seen, draw = [], viz.plot_unit_balls
+    monkeypatch.setattr(viz, "plot_unit_balls", lambda *args, **options: seen.append((args[2], draw(*args, **options))))
+    assert run(["balls", "stripes.png"]) == 0
+    assert run(["balls", "stripes.png", "--whole", "--force"]) == 0
+    (zoomed, axes), (grid, whole) = seen
+    (y0, x0), (y1, x1) = np.min(zoomed, 0), np.max(zoomed, 0)
+    assert len(zoomed) == len(grid) == 64 and y0 < 300 < 330 < y1 + 12 < y0 + 108 and x0 - 6 < 200 < 260 < x1 + 12
+    assert np.ptp(axes.get_xlim()) == np.ptp(axes.get_ylim()) == 96 and np.ptp(whole.get_xlim()) == 600
+
+
+def test_filter_passes_the_spacing_to_the_metric():
+    volume = np.random.default_rng(0).random((5, 9, 8))
+    np.save("v.npy", volume)
+    assert (
+        run(["filter", "v.npy", "out.npy", "--axes", "zyx", "-k", "3", "--metric", "edge", "--spacing", "6,2,2"]) == 0
+    )
+    expected = filters.tangent_filter(volume, 3, "edge", spacing=(3, 1, 1))
+    np.testing.assert_allclose(np.load("out.npy"), expected)
 
 
 def test_balls_use_padding_mode_of_filters(photo, capsys):
@@ -115,6 +141,14 @@ def test_failed_table_leaves_no_figure(photo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("metricconv.cli.compare.write_table", broken)
     fails(["compare", photo, "-k", "3", "--csv", "rows.csv"], capsys, "the disk is full")
     assert [p.name for p in tmp_path.iterdir()] == ["photo.png"]
+
+
+def test_progress_shows_no_count_of_an_unknown_number():
+    bar = filtering.progress_bar()
+    (count,) = (column for column in bar.columns if isinstance(column, MofNCompleteColumn))
+    for total in (None, 7):
+        bar.add_task("filtering", total=total)
+    assert [str(count.render(task)).strip() for task in bar.tasks] == ["", "0/7"]
 
 
 def test_doctor_prints_backends_and_extras(capsys):

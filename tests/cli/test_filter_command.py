@@ -270,6 +270,15 @@ def test_failed_write_leaves_no_file(photo, tmp_path, monkeypatch, capsys):
             ["--iota, --steps: cannot be combined with --method box"],
         ),
         (["filter", "photo.png", "out.png", "-m", "box", "-k", "4"], ["--samples 4: must be a positive odd number"]),
+        (
+            ["filter", "photo.png", "out.png", "--spacing", "1,2,3"],
+            ["--spacing 1,2,3: must be 2 numbers for photo.png"],
+        ),
+        (
+            ["filter", "photo.png", "out.png", "--spacing", "1,x"],
+            ["--spacing 1,x: must be two or three positive numbers"],
+        ),
+        (["filter", "photo.png", "out.png", "-m", "box", "--spacing", "1,1"], ["--spacing: cannot be combined with"]),
         (["balls", "photo.png", "--iota", "-1"], ["--iota -1: must be positive"]),
         (["balls", "photo.png", "-k", "4", "--stencil", "onion"], ["--samples 4: must be a positive odd number with"]),
         (["compare", "nowhere.png", "-k", "1"], ["--samples 1: must be at least 2 with --stencil polar"]),

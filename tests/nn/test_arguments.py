@@ -110,7 +110,8 @@ def test_from_conv_accepts_the_options_of_the_constructor(layer):
 
 def test_every_argument_is_documented():
     for name in inspect.signature(MetricConv2d).parameters:
-        assert re.search(rf"^        (\w+, )*{name}(, \w+)*: ", MetricConv.__doc__, re.MULTILINE), name
+        documented = inspect.cleandoc(MetricConv.__doc__)
+        assert re.search(rf"^    (\w+, )*{name}(, \w+)*: ", documented, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("name", ["gradient", "edge", "structure"])

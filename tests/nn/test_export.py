@@ -60,7 +60,7 @@ def test_onnx_network_agrees_at_other_batch_and_image_sizes(network, tmp_path):
         torch.testing.assert_close(torch.from_numpy(found), network(x).detach(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit.trace")
 def test_jit_trace_gives_the_layer_or_an_error_that_recommends_export():
     x = torch.rand(1, 2, 9, 9)
     layer = randomize_predictors(MetricConv2d(2, 2, 3, padding=1, backend="reference")).eval()

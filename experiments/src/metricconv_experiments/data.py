@@ -78,20 +78,29 @@ def open_gray(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
 
     As in the paper, gray values have 8 bits, and resizing is Pillow's bilinear interpolation.
     """
+    gray = _open(path, "L")
+    if size is not None:
+        gray = gray.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(gray, dtype=np.float32) / 255
+
+
+def open_color(path: Path) -> np.ndarray:
+    """Return an image as float32 RGB (H, W, 3) in [0, 1]."""
+    return np.asarray(_open(path, "RGB"), dtype=np.float32) / 255
+
+
+def _open(path: Path, mode: str) -> Image.Image:
     try:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(
                     f"`image` {path} has {image.width} × {image.height} pixels, more than {MAX_PIXELS} in total"
                 )
-            gray = image.convert("L")
+            return image.convert(mode)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(f"`image` {path} cannot be read as an image: {error}") from None
-    if size is not None:
-        gray = gray.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(gray, dtype=np.float32) / 255
 
 
 def fetch(url: str, path: Path) -> None:

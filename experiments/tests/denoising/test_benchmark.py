@@ -1,7 +1,5 @@
 """The denoising benchmark: budgets of the baselines, the guided filter and the page."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -10,12 +8,20 @@ from metricconv_experiments.denoising.benchmark import BASELINES, TRIALS, guided
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_baseline_has_the_same_number_of_trials(name):
-    _, apply, grid = BASELINES[name]
-    trials = list(itertools.product(*grid.values()))
-    assert len(trials) == len(set(trials)) == TRIALS
-    image = noisy(np.full((16, 18), 0.5), 25, 0)
-    result = apply(image, 25 / 255, **dict(zip(grid, trials[TRIALS // 2], strict=True)))
-    assert result.shape == image.shape and result.std() < image.std()
+    baseline = BASELINES[name]
+    trials = baseline.trials()
+    assert len(trials) == len({tuple(trial.values()) for trial in trials}) == TRIALS
+    for shape in [(16, 18), (16, 18, 3)][: 1 + baseline.color]:
+        image = noisy(np.full(shape, 0.5), 25, 0)
+        channel_axis = -1 if len(shape) == 3 else None
+        result = baseline.apply(image, 25 / 255, channel_axis, **trials[TRIALS // 2])
+        assert result.shape == image.shape and result.std() < image.std()
+
+
+def test_values_at_the_edge_of_a_fine_grid_are_reported():
+    baseline = BASELINES["non-local means"]
+    assert baseline.edges({"patch": 3, "h": 0.35}) == ["h"]
+    assert baseline.edges({"patch": 3, "h": 0.538}) == []
 
 
 def test_guided_filter_is_between_the_image_and_its_mean():
@@ -35,5 +41,5 @@ def test_page_compares_methods_on_the_same_images():
     rows = [row("a", "x", 20.0), row("a", "y", 22.0), row("b", "x", 40.0)]
     page = table(rows)
     assert "| x |  | 20.00 |" in page and "| y |  | 22.00 |" in page
-    assert "Noisy images per σ: 0 (σ = 15), 1 (σ = 25), 0 (σ = 50)." in page
+    assert "1 images, noise seeds 0. Noisy images per σ: 0 (σ = 15), 1 (σ = 25), 0 (σ = 50)." in page
     assert "| BM3D, as published | 31.07 | 28.57 | 25.62 |" in page

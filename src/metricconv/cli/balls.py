@@ -9,6 +9,7 @@ import torch
 import typer
 from matplotlib.figure import Figure
 from rich.text import Text
+from torch import Tensor
 
 from .. import stencils, viz
 from .._errors import UserError
@@ -16,6 +17,7 @@ from .._files import writing
 from .._images import to_field
 from .._options import expand_options
 from ..metrics import Metric, Randers, Riemannian
+from ..viz import canvas
 from ..viz.fields import ball_properties
 from . import options
 from .console import console, print_line, results
@@ -23,10 +25,15 @@ from .options import ImageFileOptions, ImageMetricOptions, StencilName
 
 __all__ = ["PointsOption", "balls_command"]
 
+# Side length in pixels of the region that is shown without --at: balls of some pixels are well visible in it.
+_REGION = 96
+
 PointsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--at", metavar="Y,X", help="Row and column of a pixel; repeatable. Default: an 8 × 8 grid of pixels."
+        "--at",
+        metavar="Y,X",
+        help="Row and column of a pixel; repeatable. Default: 8 × 8 pixels of the 96 × 96 with the most contrast.",
     ),
 ]
 
@@ -52,7 +59,7 @@ def balls_command(
         typer.Option("--stencil", help="Sampling pattern of a ball. Default: onion if k is odd, otherwise polar."),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Whole image instead of the region around the pixels.")
+        bool, typer.Option("--whole", help="Show the whole image instead of a region; 8 × 8 pixels of it without --at.")
     ] = False,
 ) -> None:
     """Plot the unit balls of an image's metric and print their parameters.
@@ -60,6 +67,7 @@ def balls_command(
     Tangent balls (metric constant around the pixel) are blue, geodesic balls (metric varying) are orange. Arrows show
     the offset of each tangent ball's center from its pixel.
 
+    * `metricconv balls photo.jpg`
     * `metricconv balls photo.jpg --at 120,80 --at 60,200`
     * `metricconv balls photo.jpg --metric edge --iota 0.02 --out balls.pdf`
     """
@@ -77,7 +85,7 @@ def balls_command(
     data = files.read(source)
     if len(data.spatial) != 2:
         raise UserError(f"{source}: volumes are not supported, expected a 2-D image")
-    points = None if not at else [options.parse_point("--at", text, data.spatial) for text in at]
+    points = [options.parse_point("--at", text, data.spatial) for text in at or ()]
     image, colors = data.to_float(), data.premultiplied()
     x = to_field(torch.from_numpy(colors.to_float()), colors.channel_axis)
     if data.channel_axis is not None:
@@ -85,7 +93,9 @@ def balls_command(
     with console.status(Text(f"drawing {target}")):
         field = metric.function("gradient", "reflect")(x)
         sampled = stencils.stencil_factory(name, samples)(2) if samples else None
-        figure = _draw(image, field, points, types, sampled, whole)
+        top, left, height, width = region = (0, 0, *data.spatial) if whole else _contrast_region(x)
+        shown = points or [(y + top, x + left) for y, x in canvas.pixel_grid((8, 8), (height, width))]
+        figure = _draw(image, field, shown, types, sampled, None if points and not whole else region)
         with writing(target) as temporary:
             figure.savefig(temporary)
     if points:
@@ -96,17 +106,20 @@ def balls_command(
 def _draw(
     image: np.ndarray,
     field: Metric,
-    points: list[tuple[float, float]] | None,
+    points: list[tuple[float, float]],
     types: list[str],
     stencil: stencils.Stencil | None,
-    whole: bool,
+    region: tuple[int, int, int, int] | None,
 ) -> Figure:
-    """Draw balls over the image, cropped around them unless ``whole``."""
-    height, width = image.shape[:2]
+    """Draw balls over a region (y, x, height, width) of the image, by default the one around the balls."""
+    height, width = image.shape[:2] if region is None else region[2:]
     figure = Figure(figsize=(6, min(max(6 * height / width, 3), 9)), dpi=150, layout="constrained")
     axes = figure.subplots()
-    viz.plot_unit_balls(field, image, 8 if points is None else points, types, stencil, axes=axes)
-    if points is not None and not whole:
+    viz.plot_unit_balls(field, image, points, types, stencil, axes=axes)
+    if region is not None:
+        top, left, height, width = region
+        axes.set(xlim=(left - 0.5, left + width - 0.5), ylim=(top + height - 0.5, top - 0.5))
+    else:
         drawn = np.concatenate([patch.get_path().vertices for patch in axes.patches])
         low, high = drawn.min(0), drawn.max(0)
         reach = max(0.75 * float((high - low).max()), 12.0)
@@ -114,6 +127,17 @@ def _draw(
         axes.set(xlim=(x - reach, x + reach), ylim=(y + reach, y - reach))
         axes.set_facecolor("0.85")
     return figure
+
+
+def _contrast_region(x: Tensor) -> tuple[int, int, int, int]:
+    """Return the square with the largest variance in an image (1, C, H, W), as (y, x, height, width)."""
+    size = min(x.shape[2], _REGION), min(x.shape[3], _REGION)
+    stride = tuple(max(n // 4, 1) for n in size)
+    gray = x.mean(1, keepdim=True)
+    mean, square = (torch.nn.functional.avg_pool2d(values, size, stride) for values in (gray, gray.square()))
+    variance = (square - mean.square())[0, 0]
+    row, column = divmod(int(variance.argmax()), variance.shape[1])
+    return row * stride[0], column * stride[1], *size
 
 
 def _table(field: Metric, points: list[tuple[float, float]]) -> rich.table.Table:

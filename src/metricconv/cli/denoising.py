@@ -14,18 +14,18 @@ from .._errors import UserError, out_of_memory_as_user_error
 from .._options import expand_options
 from ..io import images
 from ..io.image_data import Array, ImageData
-from .console import print_line
 from .external import import_extra
 from .filtering import (
+    OutputArgument,
     SchedulerOption,
     SkipExistingOption,
+    SourceArgument,
     TileOption,
-    check_paths,
     filter_files,
-    is_tiled,
-    progress_bar,
+    filter_in_tiles,
+    needs_tiles,
 )
-from .options import ImageFileOptions
+from .options import ImageFileOptions, SpacingOption, check_spacing, parse_spacing
 
 __all__ = ["denoise_command"]
 
@@ -42,14 +42,7 @@ class DenoiseOptions:
             help="Standard deviation of the noise, in the units of the image (0 to 255 for 8 bits).",
         ),
     ] = "auto"
-    spacing: Annotated[
-        str | None,
-        typer.Option(
-            "--spacing",
-            metavar="Z,Y,X",
-            help="Distance between pixels along each axis, such as 3,1,1. Default: the same along all axes.",
-        ),
-    ] = None
+    spacing: SpacingOption = None
 
     def keywords(self) -> dict[str, Any]:
         """Return the arguments by name; errors name the option."""
@@ -58,28 +51,20 @@ class DenoiseOptions:
             sigma = _number(self.sigma)
             if not 0 <= sigma < math.inf:
                 raise UserError(f"--sigma {self.sigma}: must be auto or a number of at least 0")
-        if self.spacing is None:
-            return {"sigma": sigma}
-        spacing = tuple(map(_number, self.spacing.split(",")))
-        if len(spacing) not in (2, 3) or not all(1e-18 <= step <= 1e18 for step in spacing):
-            raise UserError(f"--spacing {self.spacing}: must be two or three positive numbers, such as 3,1,1")
-        return {"sigma": sigma, "spacing": spacing}
+        spacing = parse_spacing(self.spacing)
+        return {"sigma": sigma} if spacing is None else {"sigma": sigma, "spacing": spacing}
 
     def check_fits(self, path: Path, image: ImageData) -> None:
         """Check that the options suit an image."""
-        axes = len(image.spatial)
-        if self.spacing is not None and self.spacing.count(",") + 1 != axes:
-            raise UserError(f"--spacing {self.spacing}: must be {axes} numbers for {path}, one per axis")
+        check_spacing(self.spacing, path, image.spatial)
         if image.pixels.dtype.kind == "b" or (image.pixels.dtype.kind in "ui" and image.pixels.dtype.itemsize > 4):
             raise UserError(f"{path}: contains {image.pixels.dtype}, expected floats or integers of 8 to 32 bits")
 
 
 @expand_options
 def denoise_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
-    ],
+    source: SourceArgument,
+    output: OutputArgument,
     denoise_options: DenoiseOptions,
     files: ImageFileOptions,
     tile: TileOption = None,
@@ -93,19 +78,14 @@ def denoise_command(
     * `metricconv denoise noisy.png clean.png`
     * `metricconv denoise noisy.png clean.png --sigma 25`
     * `metricconv denoise scans/ clean/`
+    * `metricconv denoise brain.nii.gz clean.nii.gz`
     * `metricconv denoise ct.npy out.npy --axes zyx --spacing 3,1,1`
     * `metricconv denoise big.zarr out.zarr`, or `big.tif out.tif --tile 1024` (larger than memory)
     """
     denoise_options.keywords()  # raises for invalid values before anything is read
-    check_paths(source, output, files, skip_existing, scheduler)
-    if is_tiled(source, output, tile):
-        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
+    if needs_tiles(source, output, files, tile, skip_existing, scheduler):
         apply = partial(_denoise_tiles, denoise_options)
-        with progress_bar() as progress:
-            tiled_filter.filter_tiled(
-                source, output, apply, files, tile or 1024, progress, scheduler, "estimating the noise"
-            )
-        print_line(f"wrote {output}")
+        filter_in_tiles(source, output, apply, files, tile, scheduler, "estimating the noise")
     else:
         denoise_one = partial(_denoise_file, denoise_options=denoise_options, files=files)
         filter_files(source, output, denoise_one, files, skip_existing)
@@ -122,7 +102,7 @@ def _denoise_file(
         image = files.read(source)
         images.check_format(output, image)
         denoise_options.check_fits(source, image)
-        keywords = denoise_options.keywords()
+        keywords = {"spacing": image.spacing} | denoise_options.keywords()
         pixels = filters.denoise(image.pixels, channel_axis=image.channel_axis, progress=report, **keywords)
         images.check_result(source, pixels)
         images.write(output, dataclasses.replace(image, pixels=pixels), force=files.force)

@@ -14,7 +14,7 @@ import metricconv as mc
 from .._files import versions
 from .._torchvision import TorchvisionError, import_torchvision
 from . import external
-from .console import results
+from .console import console, results
 
 __all__ = ["EXTRAS", "devices", "doctor_command", "missing_experiments", "missing_reason", "run_convolution"]
 
@@ -24,6 +24,7 @@ EXTRAS = {
     "images": ("matplotlib", "numpy", "rich", "skimage"),
     "cli": ("typer", "imagecodecs", "tifffile"),
     "large": ("dask", "zarr"),
+    "medical": ("nibabel",),
     "app": ("gradio",),
 }
 
@@ -38,12 +39,19 @@ def doctor_command() -> None:
     for name, value in (versions() | devices()).items():
         table.add_row(name, value)
     results.print(table)
-    backends = {backend.name: backend.missing for backend in mc.backend_report().backends}
+    with console.status("importing backends"):
+        backends = {backend.name: backend.missing for backend in mc.backend_report().backends}
     _print_states("backend", "ready", backends)
-    extras = {name: missing_reason(f"metricconv[{name}]", modules) for name, modules in EXTRAS.items()}
-    _print_states("extra", "installed", extras | {"experiments": missing_experiments()})
+    extras = {}
+    for name, modules in EXTRAS.items():
+        with console.status(f"importing {', '.join(modules)}"):
+            extras[name] = missing_reason(f"metricconv[{name}]", modules)
+    with console.status("importing the experiments"):
+        extras["experiments"] = missing_experiments()
+    _print_states("extra", "installed", extras)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    problem = run_convolution(device)
+    with console.status("running a metric convolution; the first one compiles kernels"):
+        problem = run_convolution(device)
     state = Text(problem, "red") if problem else Text("works", "green")
     results.print(Text.assemble(f"a metric convolution on {device}, forward and backward: ", state), soft_wrap=True)
     if problem:

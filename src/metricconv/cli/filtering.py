@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import (
@@ -28,16 +28,21 @@ from .console import console, print_error, print_line, printable
 from .external import import_extra
 from .options import FilterOptions, ImageFileOptions
 
+if TYPE_CHECKING:
+    from .tiled_filter import TiledFilter
+
 __all__ = [
+    "OutputArgument",
     "SchedulerOption",
     "SkipExistingOption",
+    "SourceArgument",
     "TileOption",
-    "check_paths",
     "filter_command",
     "filter_file",
     "filter_files",
     "filter_folder",
-    "is_tiled",
+    "filter_in_tiles",
+    "needs_tiles",
     "progress_bar",
 ]
 
@@ -79,12 +84,16 @@ SkipExistingOption = Annotated[
 ]
 
 
+SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)]
+OutputArgument = Annotated[
+    Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
+]
+
+
 @expand_options
 def filter_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Input image, array or folder.", show_default=False)],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Output file; a folder if IN is one.", show_default=False)
-    ],
+    source: SourceArgument,
+    output: OutputArgument,
     filter_options: FilterOptions,
     files: ImageFileOptions,
     tile: TileOption = None,
@@ -111,31 +120,44 @@ def filter_command(
     * `metricconv filter big.zarr out.zarr --scheduler tcp://host:8786` (on a cluster)
     """
     filter_options.keywords()  # raises for invalid combinations before anything is read
-    check_paths(source, output, files, skip_existing, scheduler)
-    if is_tiled(source, output, tile):
-        tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
-        apply = tiled_filter.averages(filter_options)
-        with progress_bar() as progress:
-            tiled_filter.filter_tiled(source, output, apply, files, tile or 1024, progress, scheduler)
-        print_line(f"wrote {output}")
+    filter_one = partial(filter_file, filter_options=filter_options, files=files)
+    if needs_tiles(source, output, files, tile, skip_existing, scheduler):
+        apply = import_extra("metricconv.cli.tiled_filter", "large").averages(filter_options)
+        filter_in_tiles(source, output, apply, files, tile, scheduler, "computing the largest ball")
     else:
-        filter_one = partial(filter_file, filter_options=filter_options, files=files)
         filter_files(source, output, filter_one, files, skip_existing)
 
 
-def check_paths(
-    source: Path, output: Path, files: ImageFileOptions, skip_existing: bool, scheduler: str | None
-) -> None:
-    """Check the options of paths before anything is read."""
+def needs_tiles(
+    source: Path,
+    output: Path,
+    files: ImageFileOptions,
+    tile: int | None,
+    skip_existing: bool,
+    scheduler: str | None,
+) -> bool:
+    """Check the options of paths before anything is read; return whether the image is filtered in tiles."""
     if skip_existing and (files.force or not source.is_dir()):
         raise UserError("--skip-existing: requires that IN is a folder, and cannot be combined with --force")
     if scheduler is not None:
         _check_scheduler(scheduler, source, output)
-
-
-def is_tiled(source: Path, output: Path, tile: int | None) -> bool:
-    """Return whether an image is filtered in tiles."""
     return tile is not None or images.is_zarr(source) or images.is_zarr(output)
+
+
+def filter_in_tiles(
+    source: Path,
+    output: Path,
+    apply: "TiledFilter",
+    files: ImageFileOptions,
+    tile: int | None,
+    scheduler: str | None,
+    analysis: str,
+) -> None:
+    """Filter an image in tiles, with a progress bar; ``analysis`` is what ``apply`` computes before them."""
+    tiled_filter = import_extra("metricconv.cli.tiled_filter", "large")
+    with progress_bar() as progress:
+        tiled_filter.filter_tiled(source, output, apply, files, tile or 1024, progress, scheduler, analysis)
+    print_line(f"wrote {output}")
 
 
 def filter_files(
@@ -181,10 +203,10 @@ def filter_folder(
     Hidden files are ignored: they may be temporary files of an interrupted run.
     """
     visible = (path for path in source.iterdir() if not path.name.startswith("."))
-    found = sorted(path for path in visible if path.suffix.lower() in images.SUFFIXES and path.is_file())
+    found = sorted(path for path in visible if images.suffix_of(path) in images.SUFFIXES and path.is_file())
     if not found:
         raise UserError(f"{source}: contains no images ({' '.join(images.SUFFIXES)})")
-    if not output.is_dir() and (output.exists() or output.suffix.lower() in images.SUFFIXES):
+    if not output.is_dir() and (output.exists() or images.suffix_of(output) in images.SUFFIXES):
         raise UserError(f"{output}: must be a folder because IN is one")
     existing = [path for path in found if skip_existing and (output / path.name).exists()]
     if existing:
@@ -230,7 +252,14 @@ class _Description(ProgressColumn):
         return Text(printable(task.description))
 
 
+class _Count(MofNCompleteColumn):
+    """The finished and all parts of a task; nothing while their number is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
 def progress_bar() -> Progress:
     """Return a progress bar, which is shown in terminals only."""
-    parts = (SpinnerColumn(), _Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    parts = (SpinnerColumn(), _Description(), BarColumn(), _Count(), TimeElapsedColumn())
     return Progress(*parts, console=console, transient=True, disable=not console.is_terminal)

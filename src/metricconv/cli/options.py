@@ -28,10 +28,13 @@ __all__ = [
     "Padding",
     "SamplesOption",
     "SeedOption",
+    "SpacingOption",
     "StencilName",
     "check_figure_path",
+    "check_spacing",
     "check_stencil",
     "parse_point",
+    "parse_spacing",
 ]
 
 
@@ -65,6 +68,15 @@ SamplesOption = Annotated[
 ]
 SeedOption = Annotated[
     int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed. Default: 0.", rich_help_panel=_FILTER)
+]
+SpacingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spacing",
+        metavar="Z,Y,X",
+        help="Distance between pixels along each axis, such as 3,1,1. Default: that of a NIfTI file for denoise, "
+        "otherwise the same along all axes.",
+    ),
 ]
 InputArgument = Annotated[Path, typer.Argument(metavar="IN", help="Input image.", show_default=False)]
 
@@ -181,11 +193,13 @@ class ImageMetricOptions:
         if self.eps_omega is not None and not 0 < self.eps_omega <= 1:
             raise UserError(f"--eps-omega {self.eps_omega:g}: must be in (0, 1]")
 
-    def function(self, default: str, padding_mode: str) -> Callable[..., Metric]:
+    def function(
+        self, default: str, padding_mode: str, spacing: tuple[float, ...] | None = None
+    ) -> Callable[..., Metric]:
         """Return the function that computes the metric of an image (1, C, *spatial)."""
         self.check()
         name = self.name or default
-        options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha}
+        options: dict[str, Any] = {"iota": self.iota, "alpha": self.alpha, "spacing": spacing}
         if name == "structure":
             if self.scale == 0:
                 raise UserError("--scale 0: must be positive for the structure metric")
@@ -252,6 +266,7 @@ class FilterOptions:
     center: Annotated[
         bool, typer.Option("--center", help="The pixel itself as one more sample of its ball.", rich_help_panel=_FILTER)
     ] = False
+    spacing: SpacingOption = None
     padding: Annotated[
         Padding, typer.Option("--padding", help="Padding mode at image borders.", rich_help_panel=_FILTER)
     ] = _REFLECT
@@ -270,7 +285,8 @@ class FilterOptions:
             case Method.tangent | Method.geodesic:
                 metric = self.metric.or_tuned(self.method)
                 arguments |= {"samples": self.samples, "center": self.center}
-                arguments["metric"] = metric.function(str(metric.name), self.padding.value)
+                spacing = parse_spacing(self.spacing)
+                arguments["metric"] = metric.function(str(metric.name), self.padding.value, spacing)
                 arguments |= {"stencil": self.stencil.value} if self.stencil else {}
                 arguments |= {"steps": self.steps} if self.steps is not None else {}
             case Method.box:
@@ -286,7 +302,8 @@ class FilterOptions:
         return arguments
 
     def check_fits(self, path: Path, spatial: tuple[int, ...]) -> None:
-        """Check that box and dilation are not larger than the image."""
+        """Check that box and dilation are not larger than the image, and that the spacing has its axes."""
+        check_spacing(self.spacing, path, spatial)
         for option, value in (("--size", self.size), ("--dilation", self.dilation)):
             if value is not None and value > max(spatial):
                 size = " × ".join(map(str, spatial))
@@ -300,6 +317,7 @@ class FilterOptions:
         for option, given, applies in (
             ("--stencil", self.stencil is not None, balls),
             ("--center", self.center, balls),
+            ("--spacing", self.spacing is not None, balls),
             ("--steps", self.steps is not None, self.method == Method.geodesic),
             ("--size", self.size is not None, self.method in (Method.box, Method.interpolated)),
             ("--seed", self.seed is not None, self.method == Method.random),
@@ -327,6 +345,25 @@ class FilterOptions:
             raise UserError(f"--samples {self.samples}: must be at least 2 with --method interpolated")
         if self.size is not None and not 1 < self.size < math.inf:
             raise UserError(f"--size {self.size:g}: must be more than 1 and finite")
+
+
+def parse_spacing(text: str | None) -> tuple[float, ...] | None:
+    """Return the numbers of the option --spacing."""
+    if text is None:
+        return None
+    try:
+        spacing = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        spacing = ()
+    if len(spacing) not in (2, 3) or not all(1e-18 <= step <= 1e18 for step in spacing):
+        raise UserError(f"--spacing {text}: must be two or three positive numbers, such as 3,1,1")
+    return spacing
+
+
+def check_spacing(text: str | None, path: Path, spatial: tuple[int, ...]) -> None:
+    """Check that the option --spacing has one number per axis of an image."""
+    if text is not None and text.count(",") + 1 != len(spatial):
+        raise UserError(f"--spacing {text}: must be {len(spatial)} numbers for {path}, one per axis")
 
 
 def check_stencil(samples: int, stencil: str) -> None:

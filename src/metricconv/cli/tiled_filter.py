@@ -32,8 +32,8 @@ def filter_tiled(
     files: ImageFileOptions,
     tile: int,
     progress: Progress,
-    scheduler: str | None = None,
-    analysis: str = "computing the largest ball",
+    scheduler: str | None,
+    analysis: str,
 ) -> None:
     """Filter an image in tiles of tile × tile pixels, which are read and written one by one.
 

@@ -11,6 +11,7 @@ from .. import _checks, stencils
 from .._deprecation import renamed_arguments
 from ..metrics import IMAGE_METRICS, Metric, check_positive, image_metric, smoothed
 from ..metrics.flow import metric_padding
+from ..metrics.from_image import Spacing
 from ..stencils import Stencil
 from ..supports import GeodesicBall, TangentBall
 from ..supports.geodesic import halo_width
@@ -36,6 +37,7 @@ def tangent_filter(
     center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
     progress: Progress | None = None,
 ) -> Image:
     """Average over the unit tangent ball of a metric at each pixel: P samples s_j u_j / F(u_j).
@@ -50,6 +52,8 @@ def tangent_filter(
             function of the image (1, C, *spatial), such as ``partial(gradient_metric, eps_omega=0.5)``; or a metric.
         stencil: sampling pattern: "polar", "onion", "square_onion" or a ``Stencil``, which then determines P.
         center: add the pixel itself as one more sample, as in the code released with the paper.
+        spacing: distance between pixels, a number or one per spatial axis; requires a metric by name, whose lengths are
+            then in units of the smallest. Default: the same along all axes.
         progress: function called with the number of finished rows and of all rows, about every million pixels.
 
     >>> from metricconv.filters import box_filter
@@ -59,7 +63,7 @@ def tangent_filter(
     (tensor([0.4000, 0.6000]), tensor([0.0780, 0.9065]))
     """
     mode = _checks.padding_mode(padding_mode)
-    make_balls = ball_factory(TangentBall, _checked_stencil(stencil, samples), metric, mode)
+    make_balls = ball_factory(TangentBall, _checked_stencil(stencil, samples), metric, mode, spacing)
     return _filter_over_balls(image, channel_axis, make_balls, mode, center, progress)
 
 
@@ -75,6 +79,7 @@ def geodesic_filter(
     center: bool = False,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
     progress: Progress | None = None,
 ) -> Image:
     """Average over the unit geodesic ball of a metric at each pixel: the points within distance 1.
@@ -83,7 +88,8 @@ def geodesic_filter(
     at edges some pixels away. It is smaller, so the best scale of the metric differs.
 
     Args:
-        image, samples, metric, stencil, center, channel_axis, padding_mode, progress: as in ``tangent_filter``.
+        image, samples, metric, stencil, center, channel_axis, padding_mode, spacing, progress: as in
+            ``tangent_filter``.
         steps, smooth: integration steps and smoothing passes of the metric, as in ``GeodesicBall``; at most 1000.
 
     >>> step = torch.zeros(9, 12)
@@ -101,7 +107,7 @@ def geodesic_filter(
     def make(field: Metric, stencil: Stencil, dilation: tuple[int, ...]) -> GeodesicBall:
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=metric_mode)
 
-    make_balls = ball_factory(make, _checked_stencil(stencil, samples), metric, mode)
+    make_balls = ball_factory(make, _checked_stencil(stencil, samples), metric, mode, spacing)
     return _filter_over_balls(image, channel_axis, make_balls, mode, center, progress)
 
 
@@ -110,11 +116,10 @@ def ball_factory(
     make_stencil: Callable[[int], Stencil],
     metric: MetricSource,
     padding_mode: str,
+    spacing: Spacing,
 ) -> Callable[[Tensor], BallKind]:
     """Return the function from an image to its balls, given the function from a number of axes to a stencil."""
-    if not isinstance(metric, str | Metric) and not callable(metric):
-        raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
-    source = metric if isinstance(metric, Metric) else image_metric(metric, padding_mode=padding_mode)
+    source = metric_source(metric, padding_mode, spacing)
     always_positive = isinstance(metric, str) or metric in IMAGE_METRICS.values()
 
     def balls(x: Tensor) -> BallKind:
@@ -129,6 +134,17 @@ def ball_factory(
         return make(field, reference, centering_dilation(reference.kernel_size))
 
     return balls
+
+
+def metric_source(metric: MetricSource, padding_mode: str, spacing: Spacing) -> Metric | Callable[[Tensor], Metric]:
+    """Check a metric; return it, or the function from an image to it."""
+    if not isinstance(metric, str | Metric) and not callable(metric):
+        raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
+    if not isinstance(metric, Metric):
+        return image_metric(metric, padding_mode=padding_mode, spacing=spacing)
+    if spacing is not None:
+        raise ValueError(f"`spacing` (={spacing!r}) requires a metric by name: a given `metric` is in pixels")
+    return metric
 
 
 def _checked_stencil(stencil: str | Stencil, samples: int) -> Callable[[int], Stencil]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks, _images
+from ..metrics.from_image import Spacing
 from . import _noise, _steered
 from ._average import Image
 from ._steered import Round
@@ -30,8 +31,6 @@ FIRST_RADIUS_FACTOR, FIRST_CONTRAST_FACTOR = {2: 1.4, 3: 1.0}, 1.3
 
 # Below this share of the largest intensity, noise is lost in the rounding of float32.
 _LEAST_NOISE = 1e-6
-# Larger ratios of the spacings of two axes have no effect: balls do not reach the next pixel.
-_MAX_SPACING = 1e3
 
 
 def denoise(
@@ -39,7 +38,7 @@ def denoise(
     sigma: float | str = "auto",
     *,
     channel_axis: int | None = None,
-    spacing: float | Sequence[float] | None = None,
+    spacing: Spacing = None,
     progress: Progress | None = None,
 ) -> Image:
     """Remove white Gaussian noise from an image or a volume.
@@ -76,7 +75,7 @@ def denoise(
     dtype, unit = check_dtype(image), _images.unit(image)
     x = _images.to_field(values, channel_axis)[0]
     del values  # frees memory
-    steps = relative_spacing(spacing, x.dim() - 1)
+    steps = _checks.relative_spacing(spacing, x.dim() - 1)
     windows = _noise.noise_windows(x)
     noise = _noise.noise_level(windows) if level is None else level / unit
     y = to_dtype(denoise_field(x, noise, mean_level(windows), steps, progress), dtype, unit)
@@ -148,18 +147,6 @@ def check_dtype(image: object) -> torch.dtype:
     if dtype == torch.bool or (not dtype.is_floating_point and dtype.itemsize > 4):
         raise TypeError(f"`image` must hold floats or integers of at most 32 bits, got dtype {dtype}")
     return dtype
-
-
-def relative_spacing(spacing: float | Sequence[float] | None, dim: int) -> tuple[float, ...]:
-    """Return the distance between pixels along each axis, relative to the smallest one."""
-    given: object = 1.0 if spacing is None else spacing
-    if hasattr(given, "tolist") and not isinstance(given, Tensor):  # an array
-        given = given.tolist()
-    values = given if isinstance(given, tuple | list) else (given,) * dim
-    if len(values) != dim:
-        raise ValueError(f"`spacing` (={spacing!r}) must be a positive number, or one for each of {dim} spatial axes")
-    steps = [_checks.positive(step, "spacing") for step in values]
-    return tuple(min(step / min(steps), _MAX_SPACING) for step in steps)
 
 
 def mean_level(windows: Sequence[Tensor]) -> float:

@@ -1,14 +1,16 @@
 """Anisotropic diffusion: heat flow of the metric of an image."""
 
 import math
+from collections.abc import Callable
 
 from torch import Tensor
 
 from .. import _checks
 from ..geodesic._links import Links, make_links
-from ..metrics import IMAGE_METRICS, Metric, Riemannian, check_positive, image_metric
+from ..metrics import IMAGE_METRICS, Metric, Riemannian, check_positive
+from ..metrics.from_image import Spacing
 from ._average import Image, filter_image
-from ._balls import MetricSource, Progress
+from ._balls import MetricSource, Progress, metric_source
 from ._limits import check_at_most
 
 # Bounds the work: time 1/2 spreads a point over its ball, and larger times over more.
@@ -22,6 +24,7 @@ def anisotropic_diffusion(
     *,
     rounds: int = 4,
     channel_axis: int | None = None,
+    spacing: Spacing = None,
     progress: Progress | None = None,
 ) -> Image:
     """Diffuse an image along the balls of its metric: ∂u/∂t = div(M⁻¹ ∇u), without flow across the border.
@@ -42,6 +45,7 @@ def anisotropic_diffusion(
             must be Riemannian.
         rounds: how often the metric is computed, 1 to 1000: at the start of each of this number of equal parts of
             ``time`` (default 4). A given metric is used in all rounds.
+        spacing: as in ``tangent_filter``; ∇ and div are then per unit of the smallest spacing.
         progress: function called with the number of finished rounds and of all rounds.
 
     >>> import torch
@@ -55,8 +59,7 @@ def anisotropic_diffusion(
     time = _checks.not_negative(time, "time")
     check_at_most(rounds, _MAX_ROUNDS, "rounds")
     rounds = _checks.whole(rounds, "rounds", minimum=1)
-    if not isinstance(metric, str | Metric) and not callable(metric):
-        raise TypeError(f"`metric` must be a name, a Metric or a function of the image, got {type(metric).__name__}")
+    source = metric_source(metric, "reflect", spacing)
     if progress is not None and not callable(progress):
         raise TypeError(f"`progress` must be a function of two integers, got {type(progress).__name__}")
 
@@ -64,7 +67,10 @@ def anisotropic_diffusion(
         links = None
         for done in range(rounds):
             if links is None or not isinstance(metric, Metric):
-                links = make_links(_dual_matrices(x, metric), tuple(x.shape[2:]))
+                links = make_links(
+                    _dual_matrices(x, source, checked=isinstance(metric, str) or metric in IMAGE_METRICS.values()),
+                    tuple(x.shape[2:]),
+                )
             x = _diffuse(x, links, time / rounds)
             if progress is not None:
                 progress(done + 1, rounds)
@@ -73,12 +79,12 @@ def anisotropic_diffusion(
     return filter_image(image, channel_axis, flow)
 
 
-def _dual_matrices(x: Tensor, metric: MetricSource) -> Tensor:
-    """Return M⁻¹ of each pixel: (d(d+1)/2, P)."""
-    field = metric if isinstance(metric, Metric) else image_metric(metric, padding_mode="reflect")(x)
+def _dual_matrices(x: Tensor, source: Metric | Callable[[Tensor], Metric], checked: bool) -> Tensor:
+    """Return M⁻¹ of each pixel, (d(d+1)/2, P), of a metric that is positive if ``checked``."""
+    field = source if isinstance(source, Metric) else source(x)
     if not isinstance(field, Riemannian):
         raise TypeError(f"`metric` must be Riemannian, got {type(field).__name__}")
-    if not isinstance(metric, str) and metric not in IMAGE_METRICS.values():
+    if not checked:
         check_positive(field)
     size = tuple(x.shape[2:])
     if len(field.spatial) != len(size) or any(n not in (1, m) for n, m in zip(field.spatial, size, strict=True)):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..metrics.from_image import Spacing
 from ..stencils import Stencil
 from ._balls import MetricSource, geodesic_filter, tangent_filter
 from ._diffusion import anisotropic_diffusion
@@ -99,8 +100,9 @@ class TangentFilter(_Filter):
         *,
         center: bool = False,
         padding_mode: str = "reflect",
+        spacing: Spacing = None,
     ) -> None:
-        options = {"stencil": stencil, "center": center, "padding_mode": padding_mode}
+        options = {"stencil": stencil, "center": center, "padding_mode": padding_mode, "spacing": spacing}
         super().__init__(tangent_filter, samples=samples, metric=metric, **options)
 
 
@@ -121,8 +123,9 @@ class GeodesicFilter(_Filter):
         smooth: int = 1,
         center: bool = False,
         padding_mode: str = "reflect",
+        spacing: Spacing = None,
     ) -> None:
-        options = {"steps": steps, "smooth": smooth, "center": center, "padding_mode": padding_mode}
+        options = {"steps": steps, "smooth": smooth, "center": center, "padding_mode": padding_mode, "spacing": spacing}
         super().__init__(geodesic_filter, samples=samples, metric=metric, stencil=stencil, **options)
 
 
@@ -133,5 +136,7 @@ class AnisotropicDiffusion(_Filter):
     torch.Size([2, 1, 4, 4])
     """
 
-    def __init__(self, time: float = 0.5, metric: MetricSource = "structure", *, rounds: int = 4) -> None:
-        super().__init__(anisotropic_diffusion, time=time, metric=metric, rounds=rounds)
+    def __init__(
+        self, time: float = 0.5, metric: MetricSource = "structure", *, rounds: int = 4, spacing: Spacing = None
+    ) -> None:
+        super().__init__(anisotropic_diffusion, time=time, metric=metric, rounds=rounds, spacing=spacing)

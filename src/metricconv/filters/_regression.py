@@ -8,6 +8,7 @@ from torch import Tensor
 from .. import _checks, _interpolation
 from ..metrics import Metric, Riemannian
 from ..metrics.flow import metric_padding
+from ..metrics.from_image import Spacing
 from ..stencils import Stencil, polar
 from ..supports import GeodesicBall, TangentBall
 from . import _polynomials
@@ -38,6 +39,7 @@ def regression_filter(
     sigma: float | None = None,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
     progress: Progress | None = None,
 ) -> Image:
     """Fit a polynomial to the samples of the unit ball of a metric at each pixel; return its value at the pixel.
@@ -51,7 +53,7 @@ def regression_filter(
     direction has the same radii and the opposite direction too. Otherwise a small system is solved at each pixel.
 
     Args:
-        image, metric, channel_axis, padding_mode: as in ``tangent_filter``.
+        image, metric, channel_axis, padding_mode, spacing: as in ``tangent_filter``.
         samples: k, even, for k radii in each of k^{d−1} directions; at least 4 for order 2 (default 8).
         order: order of the polynomial, 0, 1 or 2 (default).
         ball: "tangent" (default) or "geodesic".
@@ -68,7 +70,7 @@ def regression_filter(
     >>> [f"{regression_filter(bowl, metric=round, order=order)[4, 4]:.1f}" for order in (1, 2)]  # at the bottom
     ['3.6', '0.3']
     """
-    make_balls, mode = _prepare(samples, metric, order, ball, steps, smooth, padding_mode)
+    make_balls, mode = _prepare(samples, metric, order, ball, steps, smooth, padding_mode, spacing)
     check_at_most(rounds, MAX_ROUNDS, "rounds")
     rounds = _checks.whole(rounds, "rounds", minimum=1)
     variance = None if sigma is None else _checks.positive(sigma, "sigma") ** 2
@@ -100,11 +102,12 @@ def regression_gradient(
     smooth: int = 1,
     channel_axis: int | None = None,
     padding_mode: str = "reflect",
+    spacing: Spacing = None,
 ) -> Image:
     """Return the gradient at each pixel of the polynomial that ``regression_filter`` fits: a denoised ∇f.
 
     Args:
-        image, samples, metric, ball, steps, smooth, channel_axis, padding_mode: as in ``regression_filter``.
+        image, samples, metric, ball, steps, smooth, channel_axis, padding_mode, spacing: as in ``regression_filter``.
         order: order of the polynomial, 1 or 2 (default).
 
     Returns:
@@ -114,7 +117,7 @@ def regression_gradient(
     >>> regression_gradient(slope, padding_mode="border")[:, 4, 4].abs().round(decimals=4)  # along y and along x
     tensor([0., 1.])
     """
-    make_balls, mode = _prepare(samples, metric, order, ball, steps, smooth, padding_mode)
+    make_balls, mode = _prepare(samples, metric, order, ball, steps, smooth, padding_mode, spacing)
     if order < 1:
         raise ValueError(f"`order` (={order!r}) must be 1 or 2 for a gradient")
 
@@ -126,7 +129,14 @@ def regression_gradient(
 
 
 def _prepare(
-    samples: int, metric: MetricSource, order: int, ball: str, steps: int | None, smooth: int, padding_mode: str
+    samples: int,
+    metric: MetricSource,
+    order: int,
+    ball: str,
+    steps: int | None,
+    smooth: int,
+    padding_mode: str,
+    spacing: Spacing,
 ) -> tuple[Callable[[Tensor], Ball], str]:
     """Check the arguments; return the function from an image to its balls, and the padding mode."""
     if not _checks.is_whole(order) or not 0 <= order <= 2:
@@ -147,8 +157,8 @@ def _prepare(
         return GeodesicBall(field, stencil, steps, smooth, dilation=dilation, padding_mode=metric_padding(mode))
 
     if ball == "geodesic":
-        return ball_factory(geodesic, stencil, metric, mode), mode
-    return ball_factory(TangentBall, stencil, metric, mode), mode
+        return ball_factory(geodesic, stencil, metric, mode, spacing), mode
+    return ball_factory(TangentBall, stencil, metric, mode, spacing), mode
 
 
 def opposite_directions(samples: int, dim: int) -> Stencil:
@@ -205,10 +215,9 @@ def _coefficients(x: Tensor, balls: Ball, order: int, padding_mode: str) -> Tens
             position = (center + offset.movedim(0, -1)).unsqueeze(0)
             values = _interpolation.interpolate(x.double(), position, padding_mode)[0] * w
             vector = (offset / unit).unbind(0)
-            for total, exponents in zip(sums, products, strict=True):
-                total += w * _polynomials.power(vector, exponents)
-            for total, exponents in zip(right, terms, strict=True):
-                total += values * _polynomials.power(vector, exponents)
+            for totals, factor, exponents in ((sums, w, products), (right, values, terms)):
+                for total, exponent in zip(totals, exponents, strict=True):
+                    total += factor * _polynomials.power(vector, exponent)
     found = _polynomials.solve(sums, right, index)  # [C, n, *spatial]
     degree = torch.tensor([sum(e) for e in terms], device=x.device).view(-1, *(1,) * dim)
     return (found / unit.pow(degree)).movedim(1, 0).to(x.dtype)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .. import _checks
 from ..metrics import Riemannian, _symmetric
-from ..metrics.from_image import image_gradient
+from ..metrics.from_image import Spacing, image_gradient, in_pixels
 
 __all__ = ["surface_metric", "tube_metric"]
 
@@ -14,7 +14,12 @@ _QUANTILE = 0.99
 
 
 def surface_metric(
-    image: Tensor, contrast: float = 30.0, *, scale: float | None = 1.0, padding_mode: str = "border"
+    image: Tensor,
+    contrast: float = 30.0,
+    *,
+    scale: float | None = 1.0,
+    padding_mode: str = "border",
+    spacing: Spacing = None,
 ) -> Riemannian:
     """Return the metric of the image as a surface: M = I + c² Σ_k ∇f_k ∇f_kᵀ over channels k.
 
@@ -27,6 +32,8 @@ def surface_metric(
         scale: standard deviation of the Gaussian derivative filters, 0.01 to 1000 pixels (default 1); None for 3×3
             Sobel filters.
         padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
+        spacing: distance between pixels, a number or one per spatial axis; lengths are then in units of the smallest.
+            Default: the same along all axes.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -37,10 +44,10 @@ def surface_metric(
     tensor([ 1.,  1., 26., 26.,  1.,  1.])
     """
     contrast = _at_most(_checks.not_negative(contrast, "contrast"), "contrast")
-    gradient = contrast * image_gradient(image, scale, padding_mode)  # [B, C, d, *spatial]
+    gradient = contrast * image_gradient(image, scale, padding_mode, spacing)  # [B, C, d, *spatial]
     _check_range(gradient)
     M = _symmetric.outer(gradient).sum(1, keepdim=True)
-    return Riemannian(M + _symmetric.identity(M))
+    return in_pixels(Riemannian(M + _symmetric.identity(M)), spacing)
 
 
 @torch.no_grad()
@@ -52,6 +59,7 @@ def tube_metric(
     dark: bool = False,
     anisotropy: float = 3.0,
     padding_mode: str = "border",
+    spacing: Spacing = None,
 ) -> Riemannian:
     """Return the metric in which paths along bright tubes, such as vessels, are short.
 
@@ -66,6 +74,8 @@ def tube_metric(
         dark: whether tubes are darker than their surroundings (default False).
         anisotropy: a, at least 1 (default 3).
         padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
+        spacing: distance between pixels, a number or one per spatial axis; lengths are then in units of the smallest.
+            Default: the same along all axes.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -86,10 +96,11 @@ def tube_metric(
         raise ValueError(f"`image` must be (B, C, *spatial), 2-D or 3-D, got shape {tuple(image.shape)}")
     _checks.with_values(image, "image")
     half = scale / 2**0.5  # two derivatives, each smoothed at half of the variance
-    gradient = image_gradient(image.to(torch.promote_types(image.dtype, torch.float32)), half, padding_mode)
+    image = image.to(torch.promote_types(image.dtype, torch.float32))
+    gradient = image_gradient(image, half, padding_mode, spacing)
     _check_range(gradient)
     hessian = torch.stack(
-        [image_gradient(component, half, padding_mode).squeeze(1) for component in gradient.mean(1, True).unbind(2)], -1
+        [image_gradient(c, half, padding_mode, spacing).squeeze(1) for c in gradient.mean(1, True).unbind(2)], -1
     ).movedim(1, -1)  # [B, *spatial, d, d]
     values, axes = torch.linalg.eigh((1 if dark else -1) * 0.5 * (hessian + hessian.mT))
     strength = values[..., 1].clamp_min(0)  # the least curvature across the tube: along it is values[..., 0]
@@ -98,7 +109,7 @@ def tube_metric(
     unit = torch.where(unit > 0, unit, flat.amax(1)).view(-1, *(1,) * (strength.dim() - 1))
     strength = contrast * (strength / torch.where(unit > 0, unit, 1)).clamp_max(1).unsqueeze(1)
     direction = axes[..., 0].movedim(-1, 1).unsqueeze(1)
-    return Riemannian.needle(direction, 1 + strength, 1 + strength / anisotropy)
+    return in_pixels(Riemannian.needle(direction, 1 + strength, 1 + strength / anisotropy), spacing)
 
 
 def _at_most(value: float, name: str, limit: float = 1e6) -> float:

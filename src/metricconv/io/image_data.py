@@ -36,6 +36,8 @@ class ImageData:
         opacity: alpha channel, of shape (H, W) or (D, H, W). Colors are filtered with it as weight; it is not filtered.
         profile: ICC color profile.
         extra: number of channels after red, green and blue.
+        spacing: distance between voxels along each spatial axis, if the file states it.
+        header: header of a NIfTI file.
     """
 
     pixels: Array
@@ -43,6 +45,8 @@ class ImageData:
     opacity: Array | None = None
     profile: bytes | None = None
     extra: int = 0
+    spacing: tuple[float, ...] | None = None
+    header: Any = None
 
     @property
     def spatial(self) -> tuple[int, ...]:

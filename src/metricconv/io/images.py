@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from .._errors import UserError
 from .._files import check_replaceable, writing
-from . import tiff
+from . import nifti, tiff
 from .image_data import ImageData, apply_orientation, channel_axis_of, spatial_shape, split_opacity, to_dtype
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "is_zarr",
     "out_of_range",
     "read",
+    "suffix_of",
     "write",
 ]
 
@@ -77,6 +78,8 @@ FORMATS = {
     ".ppm": Format(channels=(3,)),
     ".pgm": Format((8, 16), channels=(1,)),
     ".npy": Format((), ()),
+    ".nii": Format((), (1,)),
+    ".nii.gz": Format((), (1,)),
     ".zarr": Format((), ()),
 }
 # Formats read from folders, and written from memory.
@@ -121,13 +124,17 @@ def read(path: Path, axes: str | None = None, max_pixels: int = MAX_PIXELS) -> I
 
 
 def _read(path: Path, axes: str | None, max_pixels: int) -> ImageData:
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix == ".npy":
         return _read_npy(path, axes, max_pixels)
     if suffix in (".tif", ".tiff"):
         return _read_tiff(path, axes, max_pixels)
     if axes is not None:
         raise UserError(f"axes {axes!r}: supported only for {', '.join(_WITH_AXES)}, got {path}")
+    if suffix in nifti.SUFFIXES:
+        volume = nifti.read_header(path)
+        check_size(path, volume.shape[:3], max_pixels)
+        return nifti.read_voxels(volume)
     return _read_image(path, max_pixels, _PILLOW_FORMATS)
 
 
@@ -143,10 +150,12 @@ def write(path: Path, image: ImageData, *, force: bool = False) -> None:
     """Write an image in the format of the suffix, at its own bit depth."""
     check_output(path, force=force)
     check_format(path, image)
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     pixels = image.interleaved()
     with writing(path) as temporary:
-        if suffix == ".npy":
+        if suffix in nifti.SUFFIXES:
+            temporary.write_bytes(nifti.to_bytes(path, image))
+        elif suffix == ".npy":
             np.save(temporary, image.pixels, allow_pickle=False)
         elif suffix == ".pgm":
             PIL.Image.fromarray(pixels if pixels.dtype == np.uint16 else _to_uint8(pixels)).save(temporary)
@@ -223,7 +232,7 @@ def check_result(path: Path, values: NDArray[Any]) -> None:
 
 def check_format(path: Path, image: ImageData, choices: tuple[str, ...] = SUFFIXES) -> None:
     """Check that the suffix is one of the choices, and that its format supports the image."""
-    suffix = ".zarr" if is_zarr(path) else path.suffix.lower()
+    suffix = ".zarr" if is_zarr(path) else suffix_of(path)
     if suffix not in choices:
         raise UserError(
             f"{path}: cannot write {suffix or 'a file without suffix'}, expected one of {' '.join(choices)}"
@@ -241,6 +250,8 @@ def _unsupported_content(target: Format, image: ImageData) -> str:
         return "an alpha channel (opacity)"
     if target.channels and channels not in target.channels:
         return f"{channels} channel{'s' if channels > 1 else ''}"
+    if target.channels == (1,) and not target.depths and len(image.spatial) != 3:
+        return "images"
     if not target.depths:
         return ""
     if len(image.spatial) != 2:
@@ -265,6 +276,12 @@ def check_size(path: Path, spatial: tuple[int, ...], max_pixels: int) -> None:
             f"{path}: {' × '.join(map(str, spatial))} pixels exceed the limit of {max_pixels}",
             "raise it by --max-pixels or filter in tiles by --tile",
         )
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that determines the format, in lower case."""
+    name = path.name.lower()
+    return ".nii.gz" if name.endswith(".nii.gz") else path.suffix.lower()
 
 
 def is_zarr(path: Path) -> bool:

@@ -12,6 +12,7 @@ of NaN.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from . import _symmetric
 from .base import Metric
 from .randers import Randers
 from .riemannian import Riemannian
+
+Spacing = float | Sequence[float] | None
+EllipsoidalMetric = TypeVar("EllipsoidalMetric", Riemannian, Randers)
 
 __all__ = [
     "IMAGE_METRICS",
@@ -49,6 +53,7 @@ def gradient_metric(
     scale: float | None = None,
     padding_mode: str = "border",
     largest: float | None = None,
+    spacing: Spacing = None,
 ) -> Riemannian | Randers:
     """Return the metric whose balls are narrow along the image gradient ∇f and elongated along edges.
 
@@ -70,6 +75,8 @@ def gradient_metric(
             filters.
         padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
         largest: max |∇f| of a larger image of which ``image`` is a part. Default: the maximum over each image.
+        spacing: distance between pixels, a number or one per spatial axis. Lengths, such as 1/√ι and scales, are then
+            in units of the smallest. Default: the same along all axes.
 
     Returns:
         ``Riemannian``, or ``Randers`` if ``eps_omega`` < 1: (B, 1, n, *spatial).
@@ -83,24 +90,24 @@ def gradient_metric(
     _checks.one_of(drift, ("tangent", "normal"), "drift")
     eps_omega = _checks.fraction(eps_omega, "eps_omega")
     iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
-    normal, length = _unit_gradient(image, scale, padding_mode)
+    normal, length = _unit_gradient(image, scale, padding_mode, spacing)
     rounding = torch.finfo(length.dtype).eps
     margin = max(eps_omega, 4 * rounding)
     stretch = (1 + alpha * (length / _largest(length, largest))).clamp_max((margin / rounding) ** 0.5 / 2)
     across = _symmetric.outer(normal)
     M = iota * (_symmetric.identity(across) / stretch + (stretch - 1 / stretch) * across)
     if eps_omega == 1:
-        return Riemannian(M)
+        return in_pixels(Riemannian(M), spacing)
     # n and t are eigenvectors of M, so ‖t‖_{M⁻¹} is known without an inverse.
     if drift == "normal":
-        return Randers(M, (1 - margin) * (iota * stretch).sqrt() * normal)
+        return in_pixels(Randers(M, (1 - margin) * (iota * stretch).sqrt() * normal), spacing)
     if normal.shape[2] != 2:
         raise ValueError(
             f"`drift` (='tangent') requires an image with 2 spatial axes, got {normal.shape[2]}: use drift='normal' or "
             "eps_omega=1"
         )
     y, x = normal.unbind(2)
-    return Randers(M, (1 - margin) * (iota / stretch).sqrt() * torch.stack([x, -y], 2))
+    return in_pixels(Randers(M, (1 - margin) * (iota / stretch).sqrt() * torch.stack([x, -y], 2)), spacing)
 
 
 def edge_metric(
@@ -111,6 +118,7 @@ def edge_metric(
     scale: float | None = 1.5,
     padding_mode: str = "border",
     largest: float | None = None,
+    spacing: Spacing = None,
 ) -> Riemannian:
     """Return the metric whose balls are round and small near edges: M = ι (1 + α |∇f_s| / max |∇f_s|)² I.
 
@@ -125,6 +133,8 @@ def edge_metric(
             3×3 Sobel filters.
         padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
         largest: max |∇f_s| of a larger image of which ``image`` is a part. Default: the maximum over each image.
+        spacing: distance between pixels, a number or one per spatial axis. Lengths, such as 1/√ι and scales, are then
+            in units of the smallest. Default: the same along all axes.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -135,11 +145,11 @@ def edge_metric(
     tensor([10., 10.,  1.,  1., 10., 10.])
     """
     iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
-    _, length = _unit_gradient(image, scale, padding_mode)
+    _, length = _unit_gradient(image, scale, padding_mode, spacing)
     factor = iota * (1 + alpha * (length / _largest(length, largest))).square()  # [B, 1, 1, *spatial]
     dim = image.dim() - 2
     zero = torch.zeros_like(factor)
-    return Riemannian(torch.cat([factor if i == j else zero for i, j in _symmetric.pairs(dim)], 2))
+    return in_pixels(Riemannian(torch.cat([factor if i == j else zero for i, j in _symmetric.pairs(dim)], 2)), spacing)
 
 
 def structure_metric(
@@ -151,6 +161,7 @@ def structure_metric(
     integration_scale: float = 2.0,
     padding_mode: str = "border",
     largest: float | None = None,
+    spacing: Spacing = None,
 ) -> Riemannian:
     """Return the metric whose balls are elongated along edges and stripes, with constant volume.
 
@@ -173,6 +184,8 @@ def structure_metric(
             (default 2).
         padding_mode: padding mode of the image, "border" (default), "reflect", "circular" or "zeros".
         largest: max tr J of a larger image of which ``image`` is a part. Default: the maximum over each image.
+        spacing: distance between pixels, a number or one per spatial axis. Lengths, such as 1/√ι and scales, are then
+            in units of the smallest. Default: the same along all axes.
 
     Returns:
         ``Riemannian``, M (B, 1, d(d+1)/2, *spatial).
@@ -183,7 +196,7 @@ def structure_metric(
     True
     """
     iota, alpha = _checks.positive(iota, "iota"), _checks.not_negative(alpha, "alpha")
-    gradient = image_gradient(image, _check_scale(noise_scale, "noise_scale"), padding_mode)
+    gradient = image_gradient(image, _check_scale(noise_scale, "noise_scale"), padding_mode, spacing)
     if largest is None:
         gradient = gradient / _scale(gradient)
     else:
@@ -191,10 +204,11 @@ def structure_metric(
         # In float64, since tr J may exceed the range of the dtype of the image.
         gradient = (gradient.double() / math.sqrt(largest or 1.0)).clamp(-(2**10), 2**10).to(gradient.dtype)
         largest = 1.0
-    tensor, trace = _structure(gradient, integration_scale, padding_mode)
+    tensor, trace = _structure(gradient, integration_scale, padding_mode, spacing)
     gain = min(alpha, 0.25 / torch.finfo(tensor.dtype).eps ** 0.5) ** 2
     shape = _symmetric.identity(tensor) + gain * (tensor / _largest(trace, largest))
-    return Riemannian(iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2))
+    M = iota * shape / _symmetric.determinant(shape).pow(1 / (image.dim() - 2)).unsqueeze(2)
+    return in_pixels(Riemannian(M), spacing)
 
 
 IMAGE_METRICS: dict[str, Callable[..., Metric]] = {
@@ -206,7 +220,7 @@ IMAGE_METRICS: dict[str, Callable[..., Metric]] = {
 
 
 def image_metric(
-    metric: str | Callable[[Tensor], Metric], *, padding_mode: str | None = None
+    metric: str | Callable[[Tensor], Metric], *, padding_mode: str | None = None, spacing: Spacing = None
 ) -> Callable[[Tensor], Metric]:
     """Return the function that computes a metric from an image.
 
@@ -217,6 +231,7 @@ def image_metric(
             the image (B, C, *spatial).
         padding_mode: padding mode of a function in ``IMAGE_METRICS``, given by name or itself. Default: its own. Other
             functions, including ``functools.partial`` objects, are returned unchanged.
+        spacing: distance between pixels, an argument of the functions in ``IMAGE_METRICS``; only with one of these.
 
     >>> image_metric("edge") is edge_metric and image_metric(edge_metric) is edge_metric
     True
@@ -228,21 +243,34 @@ def image_metric(
     function: Callable[..., Metric] = (
         IMAGE_METRICS[_checks.one_of(metric, IMAGE_METRICS, "metric")] if isinstance(metric, str) else metric
     )
-    if padding_mode is not None and function in IMAGE_METRICS.values():
-        return partial(function, padding_mode=padding_mode)
-    return function
+    known = function in IMAGE_METRICS.values()
+    if spacing is not None and not known:
+        raise ValueError(
+            f"`spacing` (={spacing!r}) requires a metric of {', '.join(map(repr, IMAGE_METRICS))}: pass it to your own "
+            "function, or scale its metric by metric.scaled([1 / s, …])"
+        )
+    options = {"padding_mode": padding_mode, "spacing": spacing} if known else {}
+    given = {name: value for name, value in options.items() if value is not None}
+    return partial(function, **given) if given else function
 
 
-def gradient_length(image: Tensor, scale: float | None, padding_mode: str = "border") -> Tensor:
+def gradient_length(
+    image: Tensor, scale: float | None, padding_mode: str = "border", spacing: Spacing = None
+) -> Tensor:
     """Return |∇f|, (B, 1, 1, *spatial), by whose maximum the gradient and the edge metric are normalized."""
-    return _unit_gradient(image, scale, padding_mode)[1]
+    return _unit_gradient(image, scale, padding_mode, spacing)[1]
 
 
 def structure_trace(
-    image: Tensor, noise_scale: float, integration_scale: float, padding_mode: str = "border"
+    image: Tensor,
+    noise_scale: float,
+    integration_scale: float,
+    padding_mode: str = "border",
+    spacing: Spacing = None,
 ) -> Tensor:
     """Return tr J in float64, (B, 1, 1, *spatial), by whose maximum the structure metric is normalized."""
-    return _structure(image_gradient(image, noise_scale, padding_mode).double(), integration_scale, padding_mode)[1]
+    gradient = image_gradient(image, noise_scale, padding_mode, spacing).double()
+    return _structure(gradient, integration_scale, padding_mode, spacing)[1]
 
 
 def gradient_reach(scale: float | None) -> int:
@@ -259,24 +287,33 @@ def _check_scale(value: object, name: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _structure(gradient: Tensor, integration_scale: float, padding_mode: str) -> tuple[Tensor, Tensor]:
+def in_pixels(metric: EllipsoidalMetric, spacing: Spacing) -> EllipsoidalMetric:
+    """Return a metric of lengths in units of the smallest spacing as a metric of lengths in pixels."""
+    return metric if spacing is None else metric.scaled([1 / s for s in _checks.relative_spacing(spacing, metric.dim)])
+
+
+def _structure(
+    gradient: Tensor, integration_scale: float, padding_mode: str, spacing: Spacing
+) -> tuple[Tensor, Tensor]:
     """Return the structure tensor J of gradients (B, C, d, *spatial), packed, and its trace: (B, 1, n, *spatial)."""
     _check_scale(integration_scale, "integration_scale")
     limit = math.sqrt(torch.finfo(gradient.dtype).max) / 2**10  # for finite squares and sums
     tensor = _symmetric.outer(gradient.clamp(-limit, limit)).sum(1, keepdim=True)
-    smoothing, padding_mode = _gaussian(integration_scale), _checks.padding_mode(padding_mode)
-    for axis in range(3, tensor.dim()):
-        tensor = _correlate(tensor, smoothing, axis, padding_mode)
+    padding_mode = _checks.padding_mode(padding_mode)
+    for axis, step in enumerate(_checks.relative_spacing(spacing, gradient.dim() - 3), 3):
+        tensor = _correlate(tensor, _gaussian(integration_scale / step), axis, padding_mode)
     diagonal = [k for k, (i, j) in enumerate(_symmetric.pairs(gradient.shape[2])) if i == j]
     return tensor, tensor[:, :, diagonal].sum(2, keepdim=True)
 
 
-def _unit_gradient(image: Tensor, scale: float | None, padding_mode: str) -> tuple[Tensor, Tensor]:
+def _unit_gradient(
+    image: Tensor, scale: float | None, padding_mode: str, spacing: Spacing = None
+) -> tuple[Tensor, Tensor]:
     """Return the direction (B, 1, d, *spatial) and the length (B, 1, 1, *spatial) of the longest gradient of a channel.
 
     Where it is 0, the direction and the derivatives of both are 0. NaN stays NaN.
     """
-    gradient = image_gradient(image, scale, padding_mode)
+    gradient = image_gradient(image, scale, padding_mode, spacing)
     unit = _scale(gradient)
     gradient = gradient / unit
     square = gradient.square().sum(2, keepdim=True)
@@ -303,8 +340,8 @@ def _largest(field: Tensor, given: float | None) -> Tensor | float:
     return torch.where(largest <= 0, 1, largest)
 
 
-def image_gradient(image: Tensor, scale: float | None, padding_mode: str) -> Tensor:
-    """Return ∇f of every channel, in tensor-axis order: (B, C, d, *spatial).
+def image_gradient(image: Tensor, scale: float | None, padding_mode: str, spacing: Spacing = None) -> Tensor:
+    """Return ∇f of every channel, in tensor-axis order, in units of the smallest spacing: (B, C, d, *spatial).
 
     The difference filter is applied before smoothing, so that the gradient of a constant image is exactly 0.
     """
@@ -316,16 +353,17 @@ def image_gradient(image: Tensor, scale: float | None, padding_mode: str) -> Ten
     image = image.to(torch.promote_types(image.dtype, torch.float32))
     limit = torch.finfo(image.dtype).max / 2**10  # for finite sums
     image = torch.where(image.isfinite(), image.clamp(-limit, limit), torch.nan)
-    if scale is None:
-        difference, smoothing = [0.5], [0.5, 0.25]
-    else:
-        difference, smoothing = _gaussian_derivative(_check_scale(scale, "scale")), _gaussian(scale)
+    steps = _checks.relative_spacing(spacing, image.dim() - 2)
+    if scale is not None:
+        scale = _check_scale(scale, "scale")
+    differences = [[0.5] if scale is None else _gaussian_derivative(scale / step) for step in steps]
+    smoothings = [[0.5, 0.25] if scale is None else _gaussian(scale / step) for step in steps]
     components = []
-    for axis in range(2, image.dim()):
-        component = _correlate(image, difference, axis, padding_mode, odd=True)
-        for other in range(2, image.dim()):
+    for axis, step in enumerate(steps):
+        component = _correlate(image, [w / step for w in differences[axis]], axis + 2, padding_mode, odd=True)
+        for other, smoothing in enumerate(smoothings):
             if other != axis:
-                component = _correlate(component, smoothing, other, padding_mode)
+                component = _correlate(component, smoothing, other + 2, padding_mode)
         components.append(component)
     return torch.stack(components, 2)
 

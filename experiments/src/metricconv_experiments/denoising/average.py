@@ -1,14 +1,15 @@
-"""The tuned filters on many images."""
+"""The tuned filters, and ``denoise``, on many images."""
 
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from metricconv import _checks
+from metricconv import _checks, filters
 from metricconv._images import psnr
 from metricconv._interpolation import PADDING_MODES
 
@@ -70,8 +71,9 @@ def run(results: Results, todo: Sequence[Mapping[str, Any]], clean: Tensor, tune
 
 def _methods(tuned: Mapping[str, Any], sigma: float, padding_mode: str) -> dict[str, Method]:
     """Return the filters by name, beginning with the identity."""
-    filters = [Method("noisy", "", lambda image: image), *tuned_methods(nearest(tuned, sigma), sigma, padding_mode)]
-    methods = {method.name: method for method in filters}
+    chosen = [Method("noisy", "", lambda image: image), *tuned_methods(nearest(tuned, sigma), sigma, padding_mode)]
+    chosen.append(Method("denoise", "context", partial(filters.denoise, sigma=sigma), parameters={"sigma": sigma}))
+    methods = {method.name: method for method in chosen}
     if BASE not in methods:
         raise ValueError(f"`tuned` has no utb_edge, the filter to which others are compared, for `sigma` (={sigma})")
     return methods

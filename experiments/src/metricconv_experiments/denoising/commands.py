@@ -130,6 +130,47 @@ def denoise_tuned(
 @app.command()
 @errors_in_one_line()
 @expand_options
+def denoise_benchmark(
+    *,
+    output: Output = RESULTS,
+    data: DataOptions,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="BSD68, Set12 or 'BSDS300 color'; may be repeated. Default: all.")
+    ] = None,
+    sigma: Annotated[
+        list[int] | None, typer.Option(help="Standard deviation of the noise, of 255; may be repeated.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Random seed; may be repeated. Default: 0, 1 and 2.")] = None,
+    images: Annotated[str, typer.Option(help="Range of images, such as 0:10.")] = ":",
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Tune the baselines that lack parameters on training images, and exit.")
+    ] = False,
+    method: Annotated[list[str] | None, typer.Option(help="Baseline to tune; may be repeated. Default: all.")] = None,
+) -> None:
+    """Compare `denoise` with classical filters, given the noise level, on gray and color images."""
+    from . import benchmark
+
+    datasets, sigmas = dataset or list(benchmark.DATASETS), sigma or list(benchmark.SIGMAS)
+    if method and not tune:
+        raise ValueError("`method` requires `tune`")
+    try:
+        chosen = slice(*(int(part) if part else None for part in images.split(":", 1)))
+    except ValueError:
+        raise ValueError(f"`images` (={images!r}) must be a range such as 0:10") from None
+    if tune:
+        names = method or list(benchmark.BASELINES)
+        for color in sorted({name == benchmark.COLOR for name in datasets}):
+            benchmark.tune(output, names, sigmas, color, data.data_root)
+        return
+    for name in datasets:
+        seeds = benchmark.SEEDS if seed is None else seed
+        benchmark.run(output, name, sigmas, seeds, chosen, data.data_root, download=data.download)
+    typer.echo(f"wrote benchmark.csv, {', '.join(benchmark.write_page(output))} to {output}")
+
+
+@app.command()
+@errors_in_one_line()
+@expand_options
 def denoise_image(
     *,
     files: TableFiles,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from metricconv._files import writing
 
 from ..results import Results, markdown_table, scientific, with_published, write_markdown
-from . import figures, tables
+from . import benchmark, figures, tables
 from .rows import LABELS, Row, decibels, distinct_values, grouped, method_name
 
 _SEEDS = "Values of several seeds are mean ± standard deviation, with their number n."
@@ -24,6 +24,7 @@ def write_all(folder: Path, work: Path) -> list[str]:
     return [
         *write_heuristic(folder, work / "heuristic"),
         *write_tuned(folder),
+        *benchmark.write_page(folder),
         *write_image(folder, work / "image"),
         *write_dataset(folder),
     ]
@@ -212,7 +213,7 @@ def _tuning(rows: Sequence[Row]) -> str:
         edges += [f"{method}, {name} at σ = {sigma}" for name in tunable.at_edge(parameters)]
     parts = [
         f"`denoise-heuristic --tune` selects parameters with {ROUNDS * TRIALS_PER_ROUND} trials per filter, on three "
-        "other photographs."
+        "other photographs. `denoise` is given σ; its constants are the same for all σ."
     ]
     if other:
         parts.append(f"Not tuned with this budget: {'; '.join(dict.fromkeys(other))}.")
