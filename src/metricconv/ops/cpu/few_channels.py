@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .central_difference import side_of
-from .jit import compiled, noalloc
+from .jit import compiled, inner, noalloc
 from .plane_interpolation import (
     GRAD_MODULATION,
     GRAD_READ,
@@ -147,7 +147,7 @@ def backward(
                         )  # fmt: skip
 
 
-@compiled
+@inner
 def make_sample_buffers(like):
     """Return the buffers of a strip's samples: address, upper_weight, weight_slope, side."""
     return (

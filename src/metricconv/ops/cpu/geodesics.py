@@ -15,7 +15,7 @@ import numpy as np
 
 from ..._interpolation import FARTHEST
 from .flow import HALF, ONE, QUARTER, ZERO, least_values, rates, squares
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, inner, noalloc
 from .plane_interpolation import corner_weights
 from .simd import FIELD_CHANNELS, blend_nodes
 from .strip import STRIP
@@ -57,7 +57,7 @@ class Paths(NamedTuple):
     node_values: np.ndarray  # [STRIP · 12], the field at the midpoints of one step, or its gradient
 
 
-@compiled
+@inner
 def make_paths(flow, like):
     """Return the buffers for a strip's paths, empty if there are no geodesics."""
     records = flow.steps + 1 if flow.steps else 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numba.extending
 
 from ... import _compat, _interpolation
 from ...metrics import base, flow
@@ -32,20 +33,24 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
         return _compat.separate_numba_cache_files(numba.njit(cache=True, **_OPTIONS, **options)(function))
 
 
+def inner(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return a function that kernels can call and that is compiled with them. Python runs it uncompiled."""
+    register = numba.extending.register_jitable(**_OPTIONS, **options, pipeline_class=_compat.numba_inner_compiler)
+    callable_by_kernels: Callable[..., Any] = register(function)
+    return callable_by_kernels
+
+
 def noalloc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that allocates no arrays, without the cost of counting references to its arguments."""
-    return compiled(function, **_compat.NUMBA_NO_REFERENCE_COUNTS)
+    """As ``inner``, for a function that allocates no arrays: references to its arguments are not counted."""
+    return inner(function, **_compat.NUMBA_NO_REFERENCE_COUNTS)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that is always inlined.
+    """As ``noalloc``, for a function that is always inlined.
 
     LLVM does not vectorize a loop around a call, and passing many arguments per sample takes longer than the sample.
-    Long functions with a single caller are inlined for another reason. numba keeps one copy of a function that is not
-    inlined, and another copy inside its caller, optimized again. A process that compiles links the first, one that
-    loads the cache the second. They may round differently where LLVM may reorder sums.
     """
-    return compiled(function, forceinline=True, **_compat.NUMBA_NO_REFERENCE_COUNTS)
+    return inner(function, forceinline=True, **_compat.NUMBA_NO_REFERENCE_COUNTS)
 
 
 @functools.cache

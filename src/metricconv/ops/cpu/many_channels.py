@@ -5,7 +5,7 @@ Arrays are channels-last.
 
 import numpy as np
 
-from .jit import compiled, noalloc
+from .jit import compiled, inner, noalloc
 from .plane_interpolation import corner_weights
 from .position_gradients import fill_position_gradients
 from .products import accumulate_weight_gradient, columns_gradient, make_blas_arguments, multiply_columns
@@ -155,7 +155,7 @@ def clipped_tile(first_pixel, pixels, last_pixel, first_sample, samples, last_sa
     )
 
 
-@compiled
+@inner
 def make_sample_buffers(like, params, layout):
     """Return buffers for the sampling locations of any tile."""
     shape = (layout.tile_samples, params.shape[0], 3, layout.tile_pixels)
@@ -203,7 +203,7 @@ def accumulate_params_gradient(geometry, params, stencil, strip, grad_position, 
                 )
 
 
-@compiled
+@inner
 def gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile):
     """Write the modulated samples of a tile into the im2col buffer."""
     vector_end = np.uint64(layout.run_length - layout.run_length % CHANNELS_PER_VECTOR)
@@ -237,7 +237,7 @@ def gather_columns(x, modulation, stencil, geometry, layout, positions, columns,
                             )
 
 
-@compiled
+@inner
 def scatter_columns_gradient(
     grad_columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
 ):

@@ -8,14 +8,14 @@ pixel, as are all in a newly converted layer, needs the neighbors of that pixel 
 import numpy as np
 
 from .central_difference import neighbor_steps, outer_neighbor_step, side_of, slope_factors
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, inner, noalloc
 from .sampling import INDEX
 from .simd import channel_dots
 from .strip import STRIP, multiply_by_slice_weight
 from .tiles import column_index, corner_channel_starts, fill_gain
 
 
-@compiled
+@inner
 def fill_position_gradients(
     x, grad_columns, modulation, stencil, geometry, layout, positions, grad_position, grad_modulation, tile
 ):
@@ -60,7 +60,7 @@ def mark_samples_on_pixels(geometry, upper_weight, on_pixel, n):
     return count
 
 
-@compiled
+@inner
 def gradients_at_pixels(
     image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position, modulated
 ):  # fmt: skip
@@ -131,7 +131,7 @@ def add_dots(image, grad_columns, run_length, starts, column, total):
     total[3] += d
 
 
-@compiled
+@inner
 def gradients_in_cells(
     image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position
 ):
@@ -211,7 +211,7 @@ def combine_corner_dots(z_slice, total, outer_total, gain, slice_weight, upper_w
         value[i] = slice_weight[i] * slice_value + (value[i] if z_slice else zero)
 
 
-@compiled
+@inner
 def add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, grad_position):
     """Add to the gradient along z the part of the central difference that lies in the slice outside of the cell."""
     upper_weight = positions.upper_weight[k, g]

@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ... import _compat
-from .jit import compiled, noalloc
+from .jit import inner, noalloc
 
 _cgutils = _compat.numba_cgutils()
 
@@ -27,7 +27,7 @@ def _call_address(typing: Any, address: Any, pointers: Any) -> Any:
     return types.void(address, pointers), build
 
 
-@compiled
+@inner
 def make_blas_arguments(like):
     """Return the arrays whose addresses ``product`` passes to BLAS: the letters N and T, six sizes, two factors."""
     letters = np.empty(2, np.uint8)

@@ -31,7 +31,7 @@ from ..._interpolation import FARTHEST
 from . import geodesics, geodesics_backward
 from .central_difference import side_of
 from .geodesics import FlowSettings
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, inner, noalloc
 from .strip import STRIP, add_scaled, fill
 from .tangent_ball import add_ball_gradient, fill_inverse_norm
 
@@ -64,7 +64,7 @@ class Geometry(NamedTuple):
     flow: FlowSettings
 
 
-@compiled
+@inner
 def make_strip_buffers(geometry, like):
     """Return the buffers of a strip's pixels: center, pixel, pixel_term and paths.
 
