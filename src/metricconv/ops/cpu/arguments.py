@@ -120,7 +120,11 @@ class CpuArguments:
         """Return the constants that all pixels share."""
         size, reflects = tuple(self.x.shape[2:]), self.padding_mode == "reflect"
         tolerance = lattice_tolerance(self.x.dtype)
-        flow = FlowSettings(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular, tolerance)
+        flow = (
+            FlowSettings(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular, tolerance)
+            if self.kind == "geodesic"
+            else ()
+        )
         return Geometry(
             size,
             self.pitch,

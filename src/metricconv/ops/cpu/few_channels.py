@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .central_difference import side_of
-from .jit import compiled, inner, noalloc
+from .jit import kernel, noalloc
 from .plane_interpolation import (
     GRAD_MODULATION,
     GRAD_READ,
@@ -27,11 +27,14 @@ from .plane_interpolation import (
 )
 from .sampling import (
     INDEX,
+    Geometry,
+    StripBuffers,
     accumulate_position_gradient,
     backpropagate_direction,
     compute_addresses,
     direction_changes,
     load_centers,
+    load_params,
     make_strip_buffers,
     prepare_direction,
 )
@@ -49,21 +52,47 @@ class ChannelGroups(NamedTuple):
     out_per_group: int
 
 
-@compiled
-def forward(x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
+class Buffers(NamedTuple):
+    """Buffers of a strip: of its pixels, its samples (see sampling.py), and of one channel of these."""
+
+    strip: StripBuffers
+    address: np.ndarray  # [n]
+    upper_weight: np.ndarray  # [3, n]
+    weight_slope: np.ndarray  # [3, n]
+    side: np.ndarray  # [3, n]
+    value: np.ndarray  # [1, n]
+    upper_slice: np.ndarray  # [1, n]
+    gain: np.ndarray  # [n], 1 without modulation
+    grad_position: np.ndarray  # [3, n]
+    work: np.ndarray  # [5, n], see plane_interpolation.py
+    neighbors: np.ndarray  # [7, n]
+
+
+def make_buffers(geometry: Geometry, dtype: np.dtype) -> Buffers:
+    """Return the buffers of any strip."""
+    strip = make_strip_buffers(geometry, dtype)
+    address, neighbors = np.zeros(STRIP, np.int32), np.zeros((7, STRIP), np.int32)
+    value, upper_slice = np.zeros((1, STRIP), dtype), np.zeros((1, STRIP), dtype)
+    weights, slopes, sides, grads = (np.zeros((3, STRIP), dtype) for _ in range(4))
+    gain, work = np.ones(STRIP, dtype), np.zeros((5, STRIP), dtype)
+    return Buffers(strip, address, weights, slopes, sides, value, upper_slice, gain, grads, work, neighbors)
+
+
+@kernel
+def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
     """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
 
     x [C, addresses], params [G, n, N], stencil [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
     out [C_out, N].
     """
-    center, pixel, pixel_term, paths = make_strip_buffers(geometry, x)
-    address, upper_weight, weight_slope, side = make_sample_buffers(x)
-    value, upper_slice = np.empty((1, STRIP), x.dtype), np.empty((1, STRIP), x.dtype)
+    (center, pixel, pixel_term, paths), address, upper_weight, weight_slope, side = buffers[:5]
+    value, upper_slice = buffers.value, buffers.upper_slice
     for begin in range(start, stop, STRIP):
-        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        first, n = np.uint64(begin), np.uint64(STRIP if stop - begin > STRIP else stop - begin)
         load_centers(geometry, first, center, pixel, n)
         for group in range(params.shape[0]):
             group_params = params[group]
+            load_params(geometry, group_params, pixel, paths, n)
             for t in range(stencil.shape[0]):
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
@@ -86,10 +115,10 @@ def forward(x, params, stencil, weight, modulation, geometry, groups, out, start
                         add_scaled(weight[o, channel_in_group, sample], value, 0, np.uint64(0), out, o, first, n)
 
 
-@compiled
+@kernel
 def backward(
-    x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image, image_written,
-    grad_weight, grad_modulation, grad_params, params_written, start, stop
+    buffers, x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image,
+    image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
 ):  # fmt: skip
     """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
 
@@ -97,15 +126,15 @@ def backward(
     other gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the
     addresses written.
     """
-    center, pixel, pixel_term, paths = make_strip_buffers(geometry, x)
-    address, upper_weight, weight_slope, side = make_sample_buffers(x)
-    gain, grad_position, work = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
-    neighbors, last = np.empty((7, STRIP), np.int32), stencil.shape[0] - 1
+    (center, pixel, pixel_term, paths), address, upper_weight, weight_slope, side = buffers[:5]
+    gain, grad_position, work, neighbors = buffers[7:]
+    last = stencil.shape[0] - 1
     for begin in range(start, stop, STRIP):
-        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        first, n = np.uint64(begin), np.uint64(STRIP if stop - begin > STRIP else stop - begin)
         load_centers(geometry, first, center, pixel, n)
         for group in range(params.shape[0]):
             group_params = params[group]
+            load_params(geometry, group_params, pixel, paths, n)
             for t in range(last + 1):
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
@@ -145,17 +174,6 @@ def backward(
                             geometry, group_params, first, stencil, t, pixel_term, paths, grad_params[group],
                             params_written, n,
                         )  # fmt: skip
-
-
-@inner
-def make_sample_buffers(like):
-    """Return the buffers of a strip's samples: address, upper_weight, weight_slope, side."""
-    return (
-        np.zeros(STRIP, np.int32),
-        np.empty((3, STRIP), like.dtype),
-        np.empty((3, STRIP), like.dtype),
-        np.zeros((3, STRIP), like.dtype),
-    )
 
 
 @noalloc

@@ -25,15 +25,15 @@ from .geodesics import (
     WEIGHT_SLOPE,
     Q,
     field_at,
-    metric_at,
+    own_metric,
     step_at,
 )
-from .jit import inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .plane_interpolation import corner_weights
 from .simd import node_dot, scatter_to_nodes
 
 
-@noalloc
+@optional
 def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
     """Add the gradient [3, n] of the samples at a fraction of the paths to that of the step that contains it."""
     step, step_fraction, bend_weight = step_at(flow, fraction, paths.path)
@@ -47,7 +47,7 @@ def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
             grad[row_start + GRAD_B + i] -= bend_weight * grad_value
 
 
-@noalloc
+@optional
 def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
     """Backpropagate along the paths, and add the result to grad_field [nodes, 12]."""
     path, adjoint = paths.path, paths.adjoint
@@ -60,7 +60,7 @@ def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
         )
         interpolate_field_backward(flow, field, np.uint64(step) * RECORD, paths, node, grad_field, written, n)
         midpoints_backward(flow, np.uint64(step) * RECORD, paths, n)
-    start_paths_backward(flow, field, u0, u1, h, paths, grad_field, written, n)
+    start_paths_backward(flow, u0, u1, h, paths, grad_field, written, n)
     paths.grad[:] = 0
 
 
@@ -160,13 +160,13 @@ def midpoints_backward(flow, record, paths, n):
 
 
 @noalloc
-def start_paths_backward(flow, field, u0, u1, h, paths, grad_field, written, n):
+def start_paths_backward(flow, u0, u1, h, paths, grad_field, written, n):
     """Backpropagate through ``start_paths``, to the metric at the pixel itself."""
     adjoint, node = paths.adjoint, paths.node[flow.steps * STRIP :]
     least = least_values(adjoint)
     for i in range(n):
         center = np.uint64(node[i])
-        m00, m01, m11, w0, w1 = metric_at(field, center)
+        m00, m01, m11, w0, w1 = own_metric(paths.own, i)
         square, floor = squares(m00, m01, m11, u0, u1, least)
         inverse = ONE / np.sqrt(square if square > floor else floor)
         e0, e1 = u0 * inverse, u1 * inverse

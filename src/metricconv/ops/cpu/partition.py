@@ -37,7 +37,7 @@ def forward(args: CpuArguments, out: Tensor, tiling: Tiling = DEFAULT) -> None:
     stencil, geometry = args.stencil_rows(), args.geometry(backward=False)
 
     def work(task: PixelRange) -> None:
-        with layout.borrow_buffers() as buffers:
+        with layout.borrow_buffers(geometry) as buffers:
             for b in range(task.first, task.last):
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
                 layout.forward(*buffers, *shared, layout.y[b], task.start, task.stop)
@@ -62,7 +62,7 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DE
     grad_params = GradientBuffers(params, (ranges if is_geodesic else 1) if needs[3] else 0)
 
     def work(index: int) -> None:
-        with layout.borrow_buffers() as buffers:
+        with layout.borrow_buffers(geometry) as buffers:
             first, last, start, stop, n = tasks[index]
             for b in range(first, last):
                 shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)

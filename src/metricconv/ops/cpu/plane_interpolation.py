@@ -80,7 +80,7 @@ def interpolate_central_backward(x, channel, slice_offset, pitch, address, upper
 def fill_neighbor_addresses(geometry, address, upper_weight, side, neighbors, n):
     """Write the addresses [7, n] of the samples' pixels, and of those before and after along z, y and x."""
     half = upper_weight.dtype.type(0.5)
-    first_axis = min(geometry.first_axis, 1)  # a 1-D signal has a single row: no neighbors
+    first_axis = 1 if geometry.first_axis else 0  # a 1-D signal has a single row: no neighbors
     for i in range(n):
         neighbors[0, i] = address[i]
     for axis in range(geometry.first_axis, 3):
