@@ -79,8 +79,21 @@ def make_buffers(geometry: Geometry, dtype: np.dtype) -> Buffers:
 
 
 @kernel
-def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
-    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
+def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, out, first, last, start, stop):
+    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of images first to last.
+
+    x [B, C, addresses], params [B, G, n, N], stencil [P, 7], weight [C_out, C/groups, P], modulation [B, G, P or 0, N],
+    out [B, C_out, N].
+    """
+    for b in range(first, last):
+        forward_image(
+            buffers, x[b], params[b], stencil, weight, modulation[b], geometry, groups, out[b], start, stop
+        )  # fmt: skip
+
+
+@noalloc
+def forward_image(buffers, x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
+    """As ``forward``, for one image.
 
     x [C, addresses], params [G, n, N], stencil [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
     out [C_out, N].
@@ -105,7 +118,7 @@ def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, o
                     interpolate(x, c, 0, geometry.pitch[1], address, upper_weight, value, n)
                     if geometry.first_axis == 0:
                         interpolate(x, c, geometry.pitch[0], geometry.pitch[1], address, upper_weight, upper_slice, n)
-                        interpolate_slices(value, upper_slice, upper_weight, n)
+                        interpolate_slices(geometry.volume, value, upper_slice, upper_weight, n)
                     if modulation.shape[1]:
                         for i in range(n):
                             value[0, i] *= modulation[group, sample, first + i]
@@ -118,14 +131,28 @@ def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, o
 @kernel
 def backward(
     buffers, x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image,
+    image_written, grad_weight, grad_modulation, grad_params, params_written, first, last, start, stop
+):  # fmt: skip
+    """Accumulate the gradients of the output pixels start to stop of images first to last.
+
+    Empty gradient buffers are skipped. grad is [B, C_out, N]. grad_image [B, C, addresses] and grad_weight, like
+    weight, are written by this task alone; the other gradients have the shapes of their tensors. ``image_written`` and
+    ``params_written`` are extended to the addresses written.
+    """
+    for b in range(first, last):
+        backward_image(
+            buffers, x[b], params[b], stencil, weight, modulation[b], geometry, groups, grad[b], needs_params_grad,
+            grad_image[b], image_written[b], grad_weight, grad_modulation[b], grad_params[b], params_written[b], start,
+            stop,
+        )  # fmt: skip
+
+
+@noalloc
+def backward_image(
+    buffers, x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image,
     image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
 ):  # fmt: skip
-    """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
-
-    grad is [C_out, N]. grad_image [C, addresses] and grad_weight, like weight, are written by this task alone; the
-    other gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the
-    addresses written.
-    """
+    """As ``backward``, for one image."""
     (center, pixel, pixel_term, paths), address, upper_weight, weight_slope, side = buffers[:5]
     gain, grad_position, work, neighbors = buffers[7:]
     last = stencil.shape[0] - 1
@@ -218,9 +245,11 @@ def channel_backward(
         if grad_image.size:
             scatter_gradient(work, grad_image, c, slice_offset, pitch, address, upper_weight, n)
         if is_volume and lattice != ON_LATTICE:
-            interpolate_slices_backward(z_slice, gain, upper_weight, side, work, grad_position, n)
+            interpolate_slices_backward(geometry.volume, z_slice, gain, upper_weight, side, work, grad_position, n)
     if lattice == MIXED and is_volume:
-        add_outer_slice_gradient(x, c, geometry, address, upper_weight, side, gain, work, grad_position, n)
+        add_outer_slice_gradient(
+            geometry.volume, x, c, geometry, address, upper_weight, side, gain, work, grad_position, n
+        )
     for i in range(n):
         work[GRAD_MODULATION, i] += work[GRAD_SAMPLE, i] * work[value_row, i]
     if grad_weight.size:

@@ -24,13 +24,25 @@ from .tiles import Tile, column_index, corner_channel_starts, fill_gain
 
 
 @kernel
-def forward(gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, out, start, stop):
-    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
+def forward(
+    gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, out, first, last, start, stop
+):
+    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of images first to last.
 
-    ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer, ``buffers`` those of
-    tiles.py; x [addresses, C], params [G, n,
-    N], stencil [P, 7], modulation [G, P or 0, N], out [N, C_out] or, if ``layout.channels_first``, [C_out, N].
+    ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer, ``buffers`` those of tiles.py; x
+    [B, addresses, C], params [B, G, n, N], stencil [P, 7], modulation [B, G, P or 0, N], out [B, N, C_out] or, if
+    ``layout.channels_first``, [B, C_out, N].
     """
+    for b in range(first, last):
+        forward_image(
+            gemm, columns, buffers, x[b], params[b], stencil, weight, modulation[b], geometry, layout, out[b], start,
+            stop,
+        )  # fmt: skip
+
+
+@noalloc
+def forward_image(gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, out, start, stop):
+    """As ``forward``, for one image."""
     strip, positions, gain, blas, output, _ = buffers
     pixels = balanced_size(stop - start, layout.tile_pixels)
     samples = balanced_size(stencil.shape[0], layout.tile_samples)
@@ -45,14 +57,28 @@ def forward(gemm, columns, buffers, x, params, stencil, weight, modulation, geom
 @kernel
 def backward(
     gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad,
+    grad_image, image_written, grad_weight, grad_modulation, grad_params, params_written, first, last, start, stop
+):  # fmt: skip
+    """Accumulate the gradients of the output pixels start to stop of images first to last.
+
+    Empty gradient buffers are skipped. grad is like out. grad_image [B, addresses, C] and grad_weight, like weight, are
+    written by this task alone; the other gradients have the shapes of their tensors. ``image_written`` and
+    ``params_written`` are extended to the addresses written.
+    """
+    for b in range(first, last):
+        backward_image(
+            gemm, columns, buffers, x[b], params[b], stencil, weight, modulation[b], geometry, layout, grad[b],
+            needs_params_grad, grad_image[b], image_written[b], grad_weight, grad_modulation[b], grad_params[b],
+            params_written[b], start, stop,
+        )  # fmt: skip
+
+
+@noalloc
+def backward_image(
+    gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad,
     grad_image, image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
 ):  # fmt: skip
-    """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
-
-    grad is like out. grad_image [addresses, C] and grad_weight, like weight, are written by this task alone; the other
-    gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the addresses
-    written.
-    """
+    """As ``backward``, for one image."""
     strip, positions, gain, blas, _, gradients = buffers
     needs_position_grad = needs_params_grad or grad_modulation.shape[1] > 0
     pixels = balanced_size(stop - start, layout.tile_pixels)

@@ -8,7 +8,7 @@ pixel, as are all in a newly converted layer, needs the neighbors of that pixel 
 import numpy as np
 
 from .central_difference import neighbor_steps, outer_neighbor_step, side_of, slope_factors
-from .jit import inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .sampling import INDEX
 from .simd import channel_dots
 from .strip import multiply_by_slice_weight
@@ -160,7 +160,9 @@ def gradients_in_cells(image, grad_columns, geometry, layout, positions, tile, k
             gradients.position[k, g], n,
         )  # fmt: skip
     if is_volume:
-        add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients)
+        add_outer_slice_dots(
+            geometry.volume, image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients
+        )
 
 
 @noalloc
@@ -204,8 +206,8 @@ def combine_corner_dots(z_slice, total, outer_total, gain, slice_weight, upper_w
         value[i] = slice_weight[i] * slice_value + (value[i] if z_slice else zero)
 
 
-@noalloc
-def add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients):
+@optional
+def add_outer_slice_dots(volume, image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients):
     """Add to the gradient along z the part of the central difference that lies in the slice outside of the cell."""
     upper_weight = positions.upper_weight[k, g]
     side = positions.side[k, g]

@@ -31,7 +31,7 @@ from ..._interpolation import FARTHEST
 from . import geodesics, geodesics_backward
 from .central_difference import side_of
 from .geodesics import FlowSettings
-from .jit import inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .strip import STRIP, add_scaled, fill
 from .tangent_ball import add_ball_gradient, fill_inverse_norm
 
@@ -59,7 +59,8 @@ class Geometry(NamedTuple):
     first_axis: int  # first existing axis: 0 in 3-D, 1 in 2-D, 2 in 1-D
     kind: int
     folds: bool
-    mirrors: tuple[bool, ...]
+    mirrors: tuple[bool, ...]  # empty if no axis folds
+    volume: tuple[bool, ...]  # empty for images and signals, so that functions for volumes are not compiled
     backward: bool  # whether gradients are computed
     tolerance: float  # see _interpolation.lattice_tolerance
     flow: FlowSettings | tuple[()]  # empty if there are no geodesics
@@ -156,7 +157,10 @@ def positions_to_addresses(
             upper_weight[1, :] = upper_weight.dtype.type(0)
         for axis in range(first_axis, 3):
             if geometry.folds:
-                fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n)
+                fold(
+                    geometry.mirrors, geometry, stencil, t, center, axis, pixel_term, term_start, address,
+                    upper_weight, weight_slope, n,
+                )  # fmt: skip
             else:
                 clamp(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, n)
     sides = upper_weight.dtype.type(0)
@@ -290,11 +294,13 @@ def double_sides_at_halo(geometry, stencil, t, center, axis, pixel_term, term_st
         side[axis, i] *= one if position > half and position < end else two
 
 
-@noalloc
-def fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n):
+@optional
+def fold(
+    mirrors_of_axes, geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n
+):
     """Write the weights along one axis of positions folded into the image, and add to the addresses."""
     real, step = upper_weight.dtype.type, np.int32(geometry.pitch[axis])
-    size, mirrors = geometry.size[axis], geometry.mirrors[axis]
+    size, mirrors = geometry.size[axis], mirrors_of_axes[axis]
     constant, factor, row = offset_terms(geometry, stencil, t, axis)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (size - 1) if mirrors else size)
