@@ -1,4 +1,4 @@
-"""First call of a layer on a GPU, kernel compilation included: in a new process, with an empty kernel cache."""
+"""First call of a layer, kernel compilation included: in a new process, on a GPU or, for ``CPU_LAYERS``, on the CPU."""
 
 import dataclasses
 import os
@@ -41,16 +41,27 @@ LAYERS = (
 )
 
 
+# Each family of CPU kernels.
+CPU_LAYERS = tuple(
+    Layer(name, (1, channels, 16, 16), "float32") for name in ("metric", "geodesic") for channels in (1, 16, 64)
+)
+
+
 def measure(layer: Layer) -> dict[str, float]:
-    """Return the milliseconds of the first forward pass, and with the first backward pass.
+    """Return the milliseconds of the first forward pass, and with the first backward pass, with an empty kernel cache.
 
     Raises:
         RuntimeError: the process failed; with the last line of its error.
     """
     with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, "-m", "benchmarks.first_call", str(LAYERS.index(layer))]
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+        return measure_with_cache(layer, cache)
+
+
+def measure_with_cache(layer: Layer, cache: str) -> dict[str, float]:
+    """As ``measure``, with the kernels that the folder ``cache`` contains; others are stored there."""
+    command = [sys.executable, "-m", "benchmarks.first_call", str((*LAYERS, *CPU_LAYERS).index(layer))]
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache, "NUMBA_CACHE_DIR": cache}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError((done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1])
     forward, both = map(float, done.stdout.split())
@@ -90,4 +101,5 @@ def _synchronized(t: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    print(*first_call(LAYERS[int(sys.argv[1])]))
+    selected = (*LAYERS, *CPU_LAYERS)[int(sys.argv[1])]
+    print(*first_call(selected, "cpu" if selected in CPU_LAYERS else "cuda"))

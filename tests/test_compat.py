@@ -110,6 +110,20 @@ def test_hooks_that_layers_override_exist(hook):
     assert callable(getattr(nn.Module, hook))
 
 
+def test_numba_does_not_compile_inner_functions_on_their_own():
+    """Otherwise, kernels take twice as long to compile."""
+    numba = pytest.importorskip("numba")
+    assert _compat._link_only_compiler() is not numba.core.compiler.Compiler
+
+
+def test_inner_functions_compile_where_numba_differs(monkeypatch):
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(_compat, "_make_link_only_compiler", lambda: numba.core.codegen.missing)
+    monkeypatch.setattr(_compat, "_link_only_compiler", _compat._link_only_compiler.__wrapped__)
+    inner = numba.extending.register_jitable(pipeline_class=_compat.numba_inner_compiler)(lambda n: 3 * n)
+    assert numba.njit(lambda n: inner(n) + 1)(2) == 7 and inner(2) == 6
+
+
 def test_blas_of_torch_is_found():
     """Otherwise wide layers use the slower kernel for few channels on the CPU (Linux)."""
     if sys.platform != "linux" or "BLAS_INFO=mkl" not in torch.__config__.show():

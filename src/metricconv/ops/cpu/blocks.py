@@ -8,7 +8,9 @@ A block is some images, or some pixels of one image. Its columns have one row pe
 torch's products may depend on the number of threads.
 """
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from .reorder import channels_first, samples_first
 from .sampling import INDEX
 from .strip import STRIP
 from .threads import run_tasks
-from .tiles import TileLayout
+from .tiles import TileBuffers, TileLayout, make_buffers
 from .tiling import DEFAULT, Tiling
 
 
@@ -76,6 +78,7 @@ class _Call:
         # Either the weights are copied in the order of the columns, or the columns in that of the weights.
         self.copies_columns = len(args.x) * args.pixels < outputs
         self.blocks = self._blocks()
+        self._free: list[TileBuffers] = []
 
     def _blocks(self) -> list[PixelRange]:
         """Return blocks of equal size, as far as possible."""
@@ -97,11 +100,22 @@ class _Call:
 
         def work(task: PixelRange) -> None:
             first_row = _first_row(block, task)
-            many_channels.gather_block(*shared, columns[first_row * self.row_values :], *task[:4])
+            with self.borrow_buffers() as buffers:
+                many_channels.gather_block(buffers, *shared, columns[first_row * self.row_values :], *task[:4])
 
         run_tasks(work, self.tasks(block))
         rows = (block.last - block.first) * (block.stop - block.start)
         return buffer[: rows * self.row_values].view(rows, len(self.order), -1)
+
+    @contextlib.contextmanager
+    def borrow_buffers(self) -> Iterator[TileBuffers]:
+        """Yield the buffers of a task, reused by later tasks."""
+        if self._free:
+            buffers = self._free.pop()
+        else:
+            buffers = make_buffers(self.geometry, self.layout, self.args.metric_groups, self.x.dtype)
+        yield buffers
+        self._free.append(buffers)
 
     def tasks(self, block: PixelRange) -> list[PixelRange]:
         """Split a block into tasks. Those of one image have different positions."""
@@ -158,15 +172,13 @@ class _Gradients:
         shared = (call.x, call.params, call.stencil, call.modulation, call.geometry, call.layout)
 
         def work(task: PixelRange) -> None:
-            many_channels.scatter_block(
-                *shared,
-                grad_columns[_first_row(block, task) * call.row_values :],
-                self.needs[3],
-                *self.image.buffers(task.position),
-                self.modulation,
-                *self.params.buffers(task.position if self.shares_params else 0),
-                *task[:4],
-            )
+            image = self.image.buffers(task.position)
+            params = self.params.buffers(task.position if self.shares_params else 0)
+            own = grad_columns[_first_row(block, task) * call.row_values :]
+            with call.borrow_buffers() as buffers:
+                many_channels.scatter_block(
+                    buffers, *shared, own, self.needs[3], *image, self.modulation, *params, *task[:4]
+                )
 
         run_tasks(work, call.tasks(block))
 

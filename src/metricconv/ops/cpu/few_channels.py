@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .central_difference import side_of
-from .jit import compiled, noalloc
+from .jit import kernel, noalloc
 from .plane_interpolation import (
     GRAD_MODULATION,
     GRAD_READ,
@@ -27,11 +27,14 @@ from .plane_interpolation import (
 )
 from .sampling import (
     INDEX,
+    Geometry,
+    StripBuffers,
     accumulate_position_gradient,
     backpropagate_direction,
     compute_addresses,
     direction_changes,
     load_centers,
+    load_params,
     make_strip_buffers,
     prepare_direction,
 )
@@ -49,21 +52,60 @@ class ChannelGroups(NamedTuple):
     out_per_group: int
 
 
-@compiled
-def forward(x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
-    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
+class Buffers(NamedTuple):
+    """Buffers of a strip: of its pixels, its samples (see sampling.py), and of one channel of these."""
+
+    strip: StripBuffers
+    address: np.ndarray  # [n]
+    upper_weight: np.ndarray  # [3, n]
+    weight_slope: np.ndarray  # [3, n]
+    side: np.ndarray  # [3, n]
+    value: np.ndarray  # [1, n]
+    upper_slice: np.ndarray  # [1, n]
+    gain: np.ndarray  # [n], 1 without modulation
+    grad_position: np.ndarray  # [3, n]
+    work: np.ndarray  # [5, n], see plane_interpolation.py
+    neighbors: np.ndarray  # [7, n]
+
+
+def make_buffers(geometry: Geometry, dtype: np.dtype) -> Buffers:
+    """Return the buffers of any strip."""
+    strip = make_strip_buffers(geometry, dtype)
+    address, neighbors = np.zeros(STRIP, np.int32), np.zeros((7, STRIP), np.int32)
+    value, upper_slice = np.zeros((1, STRIP), dtype), np.zeros((1, STRIP), dtype)
+    weights, slopes, sides, grads = (np.zeros((3, STRIP), dtype) for _ in range(4))
+    gain, work = np.ones(STRIP, dtype), np.zeros((5, STRIP), dtype)
+    return Buffers(strip, address, weights, slopes, sides, value, upper_slice, gain, grads, work, neighbors)
+
+
+@kernel
+def forward(buffers, x, params, stencil, weight, modulation, geometry, groups, out, first, last, start, stop):
+    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of images first to last.
+
+    x [B, C, addresses], params [B, G, n, N], stencil [P, 7], weight [C_out, C/groups, P], modulation [B, G, P or 0, N],
+    out [B, C_out, N].
+    """
+    for b in range(first, last):
+        forward_image(
+            buffers, x[b], params[b], stencil, weight, modulation[b], geometry, groups, out[b], start, stop
+        )  # fmt: skip
+
+
+@noalloc
+def forward_image(buffers, x, params, stencil, weight, modulation, geometry, groups, out, start, stop):
+    """As ``forward``, for one image.
 
     x [C, addresses], params [G, n, N], stencil [P, 7], weight [C_out, C/groups, P], modulation [G, P or 0, N],
     out [C_out, N].
     """
-    center, pixel, pixel_term, paths = make_strip_buffers(geometry, x)
-    address, upper_weight, weight_slope, side = make_sample_buffers(x)
-    value, upper_slice = np.empty((1, STRIP), x.dtype), np.empty((1, STRIP), x.dtype)
+    (center, pixel, pixel_term, paths), address, upper_weight, weight_slope, side = buffers[:5]
+    value, upper_slice = buffers.value, buffers.upper_slice
     for begin in range(start, stop, STRIP):
-        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        first, n = np.uint64(begin), np.uint64(STRIP if stop - begin > STRIP else stop - begin)
         load_centers(geometry, first, center, pixel, n)
         for group in range(params.shape[0]):
             group_params = params[group]
+            load_params(geometry, group_params, pixel, paths, n)
             for t in range(stencil.shape[0]):
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
@@ -76,7 +118,7 @@ def forward(x, params, stencil, weight, modulation, geometry, groups, out, start
                     interpolate(x, c, 0, geometry.pitch[1], address, upper_weight, value, n)
                     if geometry.first_axis == 0:
                         interpolate(x, c, geometry.pitch[0], geometry.pitch[1], address, upper_weight, upper_slice, n)
-                        interpolate_slices(value, upper_slice, upper_weight, n)
+                        interpolate_slices(geometry.volume, value, upper_slice, upper_weight, n)
                     if modulation.shape[1]:
                         for i in range(n):
                             value[0, i] *= modulation[group, sample, first + i]
@@ -86,26 +128,40 @@ def forward(x, params, stencil, weight, modulation, geometry, groups, out, start
                         add_scaled(weight[o, channel_in_group, sample], value, 0, np.uint64(0), out, o, first, n)
 
 
-@compiled
+@kernel
 def backward(
-    x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image, image_written,
-    grad_weight, grad_modulation, grad_params, params_written, start, stop
+    buffers, x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image,
+    image_written, grad_weight, grad_modulation, grad_params, params_written, first, last, start, stop
 ):  # fmt: skip
-    """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
+    """Accumulate the gradients of the output pixels start to stop of images first to last.
 
-    grad is [C_out, N]. grad_image [C, addresses] and grad_weight, like weight, are written by this task alone; the
-    other gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the
-    addresses written.
+    Empty gradient buffers are skipped. grad is [B, C_out, N]. grad_image [B, C, addresses] and grad_weight, like
+    weight, are written by this task alone; the other gradients have the shapes of their tensors. ``image_written`` and
+    ``params_written`` are extended to the addresses written.
     """
-    center, pixel, pixel_term, paths = make_strip_buffers(geometry, x)
-    address, upper_weight, weight_slope, side = make_sample_buffers(x)
-    gain, grad_position, work = np.ones(STRIP, x.dtype), np.empty((3, STRIP), x.dtype), np.empty((5, STRIP), x.dtype)
-    neighbors, last = np.empty((7, STRIP), np.int32), stencil.shape[0] - 1
+    for b in range(first, last):
+        backward_image(
+            buffers, x[b], params[b], stencil, weight, modulation[b], geometry, groups, grad[b], needs_params_grad,
+            grad_image[b], image_written[b], grad_weight, grad_modulation[b], grad_params[b], params_written[b], start,
+            stop,
+        )  # fmt: skip
+
+
+@noalloc
+def backward_image(
+    buffers, x, params, stencil, weight, modulation, geometry, groups, grad, needs_params_grad, grad_image,
+    image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
+):  # fmt: skip
+    """As ``backward``, for one image."""
+    (center, pixel, pixel_term, paths), address, upper_weight, weight_slope, side = buffers[:5]
+    gain, grad_position, work, neighbors = buffers[7:]
+    last = stencil.shape[0] - 1
     for begin in range(start, stop, STRIP):
-        first, n = np.uint64(begin), np.uint64(min(STRIP, stop - begin))
+        first, n = np.uint64(begin), np.uint64(STRIP if stop - begin > STRIP else stop - begin)
         load_centers(geometry, first, center, pixel, n)
         for group in range(params.shape[0]):
             group_params = params[group]
+            load_params(geometry, group_params, pixel, paths, n)
             for t in range(last + 1):
                 if t == 0 or direction_changes(stencil, t):
                     prepare_direction(geometry, group_params, first, stencil, t, pixel, pixel_term, paths, n)
@@ -145,17 +201,6 @@ def backward(
                             geometry, group_params, first, stencil, t, pixel_term, paths, grad_params[group],
                             params_written, n,
                         )  # fmt: skip
-
-
-@compiled
-def make_sample_buffers(like):
-    """Return the buffers of a strip's samples: address, upper_weight, weight_slope, side."""
-    return (
-        np.zeros(STRIP, np.int32),
-        np.empty((3, STRIP), like.dtype),
-        np.empty((3, STRIP), like.dtype),
-        np.zeros((3, STRIP), like.dtype),
-    )
 
 
 @noalloc
@@ -200,9 +245,11 @@ def channel_backward(
         if grad_image.size:
             scatter_gradient(work, grad_image, c, slice_offset, pitch, address, upper_weight, n)
         if is_volume and lattice != ON_LATTICE:
-            interpolate_slices_backward(z_slice, gain, upper_weight, side, work, grad_position, n)
+            interpolate_slices_backward(geometry.volume, z_slice, gain, upper_weight, side, work, grad_position, n)
     if lattice == MIXED and is_volume:
-        add_outer_slice_gradient(x, c, geometry, address, upper_weight, side, gain, work, grad_position, n)
+        add_outer_slice_gradient(
+            geometry.volume, x, c, geometry, address, upper_weight, side, gain, work, grad_position, n
+        )
     for i in range(n):
         work[GRAD_MODULATION, i] += work[GRAD_SAMPLE, i] * work[value_row, i]
     if grad_weight.size:

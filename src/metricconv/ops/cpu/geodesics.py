@@ -15,9 +15,9 @@ import numpy as np
 
 from ..._interpolation import FARTHEST
 from .flow import HALF, ONE, QUARTER, ZERO, least_values, rates, squares
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .plane_interpolation import corner_weights
-from .simd import FIELD_CHANNELS, blend_nodes
+from .simd import FIELD_CHANNELS, SAMPLES_PER_VECTOR, blend_nodes
 from .strip import STRIP
 
 # First indices of the rows of a record, unsigned so that numba omits the test for negative indices. Vectors (y, x):
@@ -40,7 +40,7 @@ class FlowSettings(NamedTuple):
     The table has one more node on either side than the metric field, or, if it is circular, one more after the last.
     """
 
-    steps: int  # per geodesic; 0 if there are no geodesics
+    steps: int  # per geodesic
     nodes: tuple[int, ...]  # along y and x
     spacing: tuple[float, ...]  # pixels between nodes
     circular: bool
@@ -50,32 +50,44 @@ class FlowSettings(NamedTuple):
 class Paths(NamedTuple):
     """Buffers for the paths of a strip."""
 
+    own: np.ndarray  # [5 · STRIP], the metric at the pixels, M (3) and ω (2)
     path: np.ndarray  # [(T + 1) · RECORD]
     node: np.ndarray  # [(T + 1) · STRIP], int32: lower corner of each midpoint's cell, then the pixel's own node
     grad: np.ndarray  # [T · GRAD_STEP]
     adjoint: np.ndarray  # [ADJOINT]
-    node_values: np.ndarray  # [STRIP · 12], the field at the midpoints of one step, or its gradient
+    node_values: np.ndarray  # [STRIP · 12], the gradient of the field at the midpoints of one step
 
 
-@compiled
-def make_paths(flow, like):
-    """Return the buffers for a strip's paths, empty if there are no geodesics."""
-    records = flow.steps + 1 if flow.steps else 0
+def make_paths(flow: FlowSettings, dtype: np.dtype) -> Paths:
+    """Return the buffers for a strip's paths."""
+    records = flow.steps + 1
     return Paths(
-        np.zeros(records * np.intp(RECORD), like.dtype),
+        np.zeros(5 * STRIP, dtype),
+        np.zeros(records * int(RECORD), dtype),
         np.zeros(records * STRIP, np.int32),
-        np.zeros(flow.steps * np.intp(GRAD_STEP), like.dtype),
-        np.zeros(np.intp(ADJOINT) if flow.steps else 0, like.dtype),
-        np.zeros(STRIP * FIELD_CHANNELS if flow.steps else 0, like.dtype),
+        np.zeros(flow.steps * int(GRAD_STEP), dtype),
+        np.zeros(int(ADJOINT), dtype),
+        np.zeros(STRIP * FIELD_CHANNELS, dtype),
     )
 
 
-@noalloc
+@optional
+def load_metric(flow, field, pixel, paths, n):
+    """Write the nodes of n pixels and the metric there; pixel [2, n]."""
+    own, node, margin = paths.own, paths.node[flow.steps * STRIP :], 0 if flow.circular else 1
+    for i in range(n):
+        node[i] = (np.int32(pixel[0, i]) + margin) * flow.nodes[1] + np.int32(pixel[1, i]) + margin
+    for i in range(n):
+        for k in range(np.uint64(5)):
+            own[k * ROW + i] = field[np.uint64(node[i]), k]
+
+
+@optional
 def trace(flow, field, u0, u1, length, pixel, paths, n):
     """Integrate the geodesics of n pixels in the direction u; pixel [2, n]."""
     path, node = paths.path, paths.node
     h = length / path.dtype.type(flow.steps)
-    start_paths(flow, field, u0, u1, h, pixel, paths, n)
+    start_paths(u0, u1, h, paths, n)
     for step in range(flow.steps):
         record = np.uint64(step) * RECORD
         find_midpoints(flow, record, pixel, path, node[step * STRIP :], n)
@@ -84,14 +96,11 @@ def trace(flow, field, u0, u1, length, pixel, paths, n):
 
 
 @noalloc
-def start_paths(flow, field, u0, u1, h, pixel, paths, n):
+def start_paths(u0, u1, h, paths, n):
     """Write the first record: displacement and momentum given by the metric at the pixel itself."""
-    path, node = paths.path, paths.node[flow.steps * STRIP :]
-    margin, least = 0 if flow.circular else 1, least_values(path)
+    path, own, least = paths.path, paths.own, least_values(paths.path)
     for i in range(n):
-        node[i] = (np.int32(pixel[0, i]) + margin) * flow.nodes[1] + np.int32(pixel[1, i]) + margin
-    for i in range(n):
-        m00, m01, m11, w0, w1 = metric_at(field, np.uint64(node[i]))
+        m00, m01, m11, w0, w1 = own_metric(own, i)
         square, floor = squares(m00, m01, m11, u0, u1, least)
         inverse = ONE / np.sqrt(square if square > floor else floor)
         e0, e1 = u0 * inverse, u1 * inverse
@@ -103,9 +112,9 @@ def start_paths(flow, field, u0, u1, h, pixel, paths, n):
 
 
 @inlined
-def metric_at(field, node):
-    """Return M and ω of a node."""
-    return field[node, 0], field[node, 1], field[node, 2], field[node, 3], field[node, 4]
+def own_metric(own, i):
+    """Return M and ω at a pixel."""
+    return own[i], own[ROW + i], own[np.uint64(2) * ROW + i], own[np.uint64(3) * ROW + i], own[np.uint64(4) * ROW + i]
 
 
 @noalloc
@@ -152,15 +161,37 @@ def clamp_to_field(position, last, is_circular, farthest, tolerance):
 
 @noalloc
 def interpolate_field(flow, field, record, paths, node, n):
-    """Interpolate the field at the midpoints."""
-    path, node_values, flat, down = paths.path, paths.node_values, field.reshape(-1), np.uint64(flow.nodes[1]) * NODE
-    for i in range(n):
-        a = np.uint64(node[i]) * NODE
-        weights = corner_weights(path[record + UPPER + i], path[record + UPPER + ROW + i], ONE)
-        blend_nodes(flat, (a, a + NODE, a + down, a + down + NODE), weights, node_values, i * NODE)
-    for k in range(NODE):
-        for i in range(n):
-            path[record + FIELD + k * ROW + i] = node_values[i * NODE + k]
+    """Interpolate the field at the midpoints. The last four may exceed n within the buffer."""
+    path, flat, down = paths.path, field.reshape(-1), np.uint64(flow.nodes[1]) * NODE
+    for i in range(np.uint64(0), n, np.uint64(SAMPLES_PER_VECTOR)):
+        j, k, m = i + np.uint64(1), i + np.uint64(2), i + np.uint64(3)
+        blend_nodes(
+            flat,
+            (
+                cell_corners(node, i, down), cell_corners(node, j, down), cell_corners(node, k, down),
+                cell_corners(node, m, down),
+            ),
+            (
+                midpoint_weights(path, record, i), midpoint_weights(path, record, j),
+                midpoint_weights(path, record, k), midpoint_weights(path, record, m),
+            ),
+            path,
+            record + FIELD + i,
+            ROW,
+        )  # fmt: skip
+
+
+@inlined
+def cell_corners(node, i, down):
+    """Return where the four corners of the cell of midpoint i start in the field."""
+    a = np.uint64(node[i]) * NODE
+    return a, a + NODE, a + down, a + down + NODE
+
+
+@inlined
+def midpoint_weights(path, record, i):
+    """Return the interpolation weights of the four corners for midpoint i."""
+    return corner_weights(path[record + UPPER + i], path[record + UPPER + ROW + i], ONE)
 
 
 @noalloc
@@ -204,7 +235,7 @@ def three_rows(values, at):
     return values[at], values[at + ROW], values[at + ROW + ROW]
 
 
-@noalloc
+@optional
 def fill_displacement(flow, fraction, paths, displacement, n):
     """Write the displacement [3, n] at a fraction of the paths in [0, 1], on the parabola of the step around it."""
     step, step_fraction, bend_weight = step_at(flow, fraction, paths.path)

@@ -25,15 +25,15 @@ from .geodesics import (
     WEIGHT_SLOPE,
     Q,
     field_at,
-    metric_at,
+    own_metric,
     step_at,
 )
-from .jit import inlined
+from .jit import inlined, noalloc, optional
 from .plane_interpolation import corner_weights
 from .simd import node_dot, scatter_to_nodes
 
 
-@inlined
+@optional
 def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
     """Add the gradient [3, n] of the samples at a fraction of the paths to that of the step that contains it."""
     step, step_fraction, bend_weight = step_at(flow, fraction, paths.path)
@@ -47,7 +47,7 @@ def accumulate_sample_gradient(flow, fraction, paths, grad_position, n):
             grad[row_start + GRAD_B + i] -= bend_weight * grad_value
 
 
-@inlined
+@optional
 def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
     """Backpropagate along the paths, and add the result to grad_field [nodes, 12]."""
     path, adjoint = paths.path, paths.adjoint
@@ -60,11 +60,11 @@ def trace_backward(flow, field, u0, u1, length, paths, grad_field, written, n):
         )
         interpolate_field_backward(flow, field, np.uint64(step) * RECORD, paths, node, grad_field, written, n)
         midpoints_backward(flow, np.uint64(step) * RECORD, paths, n)
-    start_paths_backward(flow, field, u0, u1, h, paths, grad_field, written, n)
+    start_paths_backward(flow, u0, u1, h, paths, grad_field, written, n)
     paths.grad[:] = 0
 
 
-@inlined
+@noalloc
 def advance_paths_backward(record, grad_record, h, bend_factor, paths, n):
     """Backpropagate through one step, to the record it starts from and the interpolated field."""
     path, grad, adjoint = paths.path, paths.grad, paths.adjoint
@@ -101,7 +101,7 @@ def write_three_sums(rows, at, a, b):
     rows[at], rows[at + ROW], rows[at + ROW + ROW] = a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-@inlined
+@noalloc
 def interpolate_field_backward(flow, field, record, paths, node, grad_field, written, n):
     """Add the gradient of the interpolated field to the nodes; write the gradient of the midpoints."""
     path, adjoint, node_values = paths.path, paths.adjoint, paths.node_values
@@ -145,7 +145,7 @@ def dots_of_two(flat, start, step, node_values, at):
     return node_dot(flat, start, node_values, at), node_dot(flat, start + step, node_values, at)
 
 
-@inlined
+@noalloc
 def midpoints_backward(flow, record, paths, n):
     """Add the gradient of the midpoints to those of position, displacement and bend before the step."""
     path, adjoint = paths.path, paths.adjoint
@@ -159,14 +159,14 @@ def midpoints_backward(flow, record, paths, n):
             adjoint[at + ADJOINT_B] = QUARTER * grad_value
 
 
-@inlined
-def start_paths_backward(flow, field, u0, u1, h, paths, grad_field, written, n):
+@noalloc
+def start_paths_backward(flow, u0, u1, h, paths, grad_field, written, n):
     """Backpropagate through ``start_paths``, to the metric at the pixel itself."""
     adjoint, node = paths.adjoint, paths.node[flow.steps * STRIP :]
     least = least_values(adjoint)
     for i in range(n):
         center = np.uint64(node[i])
-        m00, m01, m11, w0, w1 = metric_at(field, center)
+        m00, m01, m11, w0, w1 = own_metric(paths.own, i)
         square, floor = squares(m00, m01, m11, u0, u1, least)
         inverse = ONE / np.sqrt(square if square > floor else floor)
         e0, e1 = u0 * inverse, u1 * inverse

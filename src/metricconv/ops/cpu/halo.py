@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from .arguments import CpuArguments
-from .jit import compiled
+from .jit import kernel
 from .threads import run_tasks
 
 # Channels times pixels that share cache lines while they are transposed.
@@ -66,7 +66,7 @@ def _halo_sources(args: CpuArguments, image: Tensor, axis: int) -> tuple[tuple[i
     return (0, inward), (last, last - inward)
 
 
-@compiled
+@kernel
 def copy_channels_last(source, target, first_image, last_image):
     """Copy images [B, C, H, W] to the interior of target [B, H + 2, W + 2, C]; torch's copy takes longer."""
     _, channels, height, width = source.shape
@@ -74,5 +74,5 @@ def copy_channels_last(source, target, first_image, last_image):
         for y in range(np.uint64(height)):
             for first in range(0, width, _BLOCK):
                 for c in range(np.uint64(channels)):
-                    for x in range(np.uint64(first), np.uint64(min(first + _BLOCK, width))):
+                    for x in range(np.uint64(first), np.uint64(first + _BLOCK if first + _BLOCK < width else width)):
                         target[image, y + np.uint64(1), x + np.uint64(1), c] = source[image, c, y, x]

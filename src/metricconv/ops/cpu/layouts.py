@@ -11,7 +11,7 @@ from ... import _compat
 from . import few_channels, many_channels, tiles
 from .arguments import CpuArguments
 from .halo import add_halo, fold_halo_gradient
-from .sampling import INDEX
+from .sampling import INDEX, Geometry
 from .strip import STRIP
 from .tiling import Tiling
 
@@ -33,11 +33,14 @@ class ChannelsFirst:
         )
         self.x = add_halo(args).flatten(2).numpy()
         self.weight = _copied(args.weight.flatten(2)).numpy()
+        self._free: list[few_channels.Buffers] = []
 
     @contextlib.contextmanager
-    def borrow_buffers(self) -> Iterator[tuple[()]]:
-        """Yield the first arguments of the kernels: none."""
-        yield ()
+    def borrow_buffers(self, geometry: Geometry) -> Iterator[tuple[few_channels.Buffers]]:
+        """Yield the first argument of the kernels: buffers, reused by later tasks."""
+        buffers = self._free.pop() if self._free else few_channels.make_buffers(geometry, self.x.dtype)
+        yield (buffers,)
+        self._free.append(buffers)
 
     def unpack_image_gradient(self, grad: Tensor) -> Tensor:
         """Return the gradient of the image in its own shape."""
@@ -65,15 +68,22 @@ class ChannelsLast:
         self.kernel_layout = self._tile_layout(channels_first, tiling)
         self.x = add_halo(args, channels_last=True).movedim(1, -1).flatten(1, 3).numpy()
         self.weight = self._ordered_weight().numpy()
-        self._free_columns: list[np.ndarray] = []
+        self._free: list[tuple[np.ndarray, tiles.TileBuffers]] = []
 
     @contextlib.contextmanager
-    def borrow_buffers(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the first arguments of the kernels: the address of gemm and an im2col buffer, reused by later tasks."""
-        size = self.kernel_layout.tile_pixels * self.kernel_layout.tile_samples * self.kernel_layout.in_channels
-        columns = self._free_columns.pop() if self._free_columns else self.args.x.new_empty(size).numpy()
-        yield _compat.gemm_address(self.args.x.dtype), columns
-        self._free_columns.append(columns)
+    def borrow_buffers(self, geometry: Geometry) -> Iterator[tuple[int, np.ndarray, tiles.TileBuffers]]:
+        """Yield the first arguments of the kernels: the address of gemm, an im2col buffer, and further buffers.
+
+        Later tasks reuse the buffers.
+        """
+        free = self._free.pop() if self._free else self._new_buffers(geometry)
+        yield _compat.gemm_address(self.args.x.dtype), *free
+        self._free.append(free)
+
+    def _new_buffers(self, geometry: Geometry) -> tuple[np.ndarray, tiles.TileBuffers]:
+        layout, x = self.kernel_layout, self.args.x
+        columns = x.new_empty(layout.tile_pixels * layout.tile_samples * layout.in_channels).numpy()
+        return columns, tiles.make_buffers(geometry, layout, self.args.metric_groups, columns.dtype)
 
     def unpack_image_gradient(self, grad: Tensor) -> Tensor:
         """Return the gradient of the image in its own shape."""

@@ -5,60 +5,81 @@ Arrays are channels-last.
 
 import numpy as np
 
-from .jit import compiled, noalloc
+from .jit import kernel, noalloc
 from .plane_interpolation import corner_weights
 from .position_gradients import fill_position_gradients
-from .products import accumulate_weight_gradient, columns_gradient, make_blas_arguments, multiply_columns
+from .products import accumulate_weight_gradient, columns_gradient, multiply_columns
 from .sampling import (
     accumulate_position_gradient,
     backpropagate_direction,
     compute_addresses,
     direction_changes,
     load_centers,
-    make_strip_buffers,
+    load_params,
     prepare_direction,
 )
 from .simd import CHANNELS_PER_VECTOR, blend_channels, scatter_channels
-from .strip import STRIP, extend_range, multiply_by_slice_weight
-from .tiles import SamplePositions, Tile, column_index, corner_channel_starts, fill_gain
+from .strip import extend_range, multiply_by_slice_weight
+from .tiles import Tile, column_index, corner_channel_starts, fill_gain
 
 
-@compiled
-def forward(gemm, columns, x, params, stencil, weight, modulation, geometry, layout, out, start, stop):
-    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of one image.
+@kernel
+def forward(
+    gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, out, first, last, start, stop
+):
+    """Add Σ_j w_j m_j x(center + Δ_j) to the output pixels start to stop of images first to last.
 
-    ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer; x [addresses, C], params [G, n,
-    N], stencil [P, 7], modulation [G, P or 0, N], out [N, C_out] or, if ``layout.channels_first``, [C_out, N].
+    ``gemm`` is the address of the BLAS matrix product, ``columns`` the im2col buffer, ``buffers`` those of tiles.py; x
+    [B, addresses, C], params [B, G, n, N], stencil [P, 7], modulation [B, G, P or 0, N], out [B, N, C_out] or, if
+    ``layout.channels_first``, [B, C_out, N].
     """
-    strip = make_strip_buffers(geometry, x)
-    positions = make_sample_buffers(x, params, layout)
-    blas = make_blas_arguments(x)
-    buffer = np.empty(layout.tile_pixels * layout.out_per_group, x.dtype)
+    for b in range(first, last):
+        forward_image(
+            gemm, columns, buffers, x[b], params[b], stencil, weight, modulation[b], geometry, layout, out[b], start,
+            stop,
+        )  # fmt: skip
+
+
+@noalloc
+def forward_image(gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, out, start, stop):
+    """As ``forward``, for one image."""
+    strip, positions, gain, blas, output, _ = buffers
     pixels = balanced_size(stop - start, layout.tile_pixels)
     samples = balanced_size(stencil.shape[0], layout.tile_samples)
     for first_pixel in range(start, stop, pixels):
         for first_sample in range(0, stencil.shape[0], samples):
             tile = clipped_tile(first_pixel, pixels, stop, first_sample, samples, stencil.shape[0])
             compute_sample_positions(geometry, params, stencil, strip, positions, tile)
-            gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
-            multiply_columns(gemm, blas, columns, weight, layout, buffer, out, tile)
+            gather_columns(x, modulation, stencil, geometry, layout, positions, gain, columns, tile)
+            multiply_columns(gemm, blas, columns, weight, layout, output, out, tile)
 
 
-@compiled
+@kernel
 def backward(
-    gemm, columns, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad, grad_image,
-    image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
+    gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad,
+    grad_image, image_written, grad_weight, grad_modulation, grad_params, params_written, first, last, start, stop
 ):  # fmt: skip
-    """Accumulate the gradients of the output pixels start to stop of one image. Empty gradient buffers are skipped.
+    """Accumulate the gradients of the output pixels start to stop of images first to last.
 
-    grad is like out. grad_image [addresses, C] and grad_weight, like weight, are written by this task alone; the other
-    gradients have the shapes of their tensors. ``image_written`` and ``params_written`` are extended to the addresses
-    written.
+    Empty gradient buffers are skipped. grad is like out. grad_image [B, addresses, C] and grad_weight, like weight, are
+    written by this task alone; the other gradients have the shapes of their tensors. ``image_written`` and
+    ``params_written`` are extended to the addresses written.
     """
-    strip = make_strip_buffers(geometry, x)
-    positions = make_sample_buffers(x, params, layout)
-    blas = make_blas_arguments(x)
-    grad_position = np.empty(positions.upper_weight.shape, x.dtype)
+    for b in range(first, last):
+        backward_image(
+            gemm, columns, buffers, x[b], params[b], stencil, weight, modulation[b], geometry, layout, grad[b],
+            needs_params_grad, grad_image[b], image_written[b], grad_weight, grad_modulation[b], grad_params[b],
+            params_written[b], start, stop,
+        )  # fmt: skip
+
+
+@noalloc
+def backward_image(
+    gemm, columns, buffers, x, params, stencil, weight, modulation, geometry, layout, grad, needs_params_grad,
+    grad_image, image_written, grad_weight, grad_modulation, grad_params, params_written, start, stop
+):  # fmt: skip
+    """As ``backward``, for one image."""
+    strip, positions, gain, blas, _, gradients = buffers
     needs_position_grad = needs_params_grad or grad_modulation.shape[1] > 0
     pixels = balanced_size(stop - start, layout.tile_pixels)
     samples = balanced_size(stencil.shape[0], layout.tile_samples)
@@ -67,32 +88,31 @@ def backward(
             tile = clipped_tile(first_pixel, pixels, stop, first_sample, samples, stencil.shape[0])
             compute_sample_positions(geometry, params, stencil, strip, positions, tile)
             if grad_weight.size:
-                gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile)
+                gather_columns(x, modulation, stencil, geometry, layout, positions, gain, columns, tile)
                 accumulate_weight_gradient(gemm, blas, columns, grad, layout, grad_weight, tile)
             if grad_image.size or needs_position_grad:  # overwrites the columns
                 columns_gradient(gemm, blas, grad, weight, layout, columns, tile)
             if grad_image.size:
                 scatter_columns_gradient(
-                    columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
+                    columns, modulation, stencil, geometry, layout, positions, gain, grad_image, image_written, tile
                 )
             if needs_position_grad:
                 fill_position_gradients(
-                    x, columns, modulation, stencil, geometry, layout, positions, grad_position, grad_modulation, tile
+                    x, columns, modulation, stencil, geometry, layout, positions, gain, gradients, grad_modulation, tile
                 )
             if needs_params_grad:
                 accumulate_params_gradient(
-                    geometry, params, stencil, strip, grad_position, grad_params, params_written, tile
+                    geometry, params, stencil, strip, gradients.position, grad_params, params_written, tile
                 )
 
 
-@compiled
-def gather_block(x, params, stencil, modulation, geometry, layout, columns, first, last, start, stop):
+@kernel
+def gather_block(buffers, x, params, stencil, modulation, geometry, layout, columns, first, last, start, stop):
     """Write the samples of the output pixels start to stop of images first to last into columns, one row per pixel.
 
     x [B, addresses, C], params [B, G, n, N], stencil [P, 7], modulation [B, G, P or 0, N], columns [rows · P · C].
     """
-    strip = make_strip_buffers(geometry, x)
-    positions = make_sample_buffers(x, params[0], layout)
+    strip, positions, gain = buffers.strip, buffers.positions, buffers.gain
     row_length, samples = stencil.shape[0] * layout.in_channels, stencil.shape[0]
     pixels = balanced_size(stop - start, layout.tile_pixels)
     for image in range(first, last):
@@ -101,19 +121,18 @@ def gather_block(x, params, stencil, modulation, geometry, layout, columns, firs
             row = (image - first) * (stop - start) + first_pixel - start
             compute_sample_positions(geometry, params[image], stencil, strip, positions, tile)
             gather_columns(
-                x[image], modulation[image], stencil, geometry, layout, positions, columns[row * row_length :], tile
-            )
+                x[image], modulation[image], stencil, geometry, layout, positions, gain,
+                columns[row * row_length :], tile,
+            )  # fmt: skip
 
 
-@compiled
+@kernel
 def scatter_block(
-    x, params, stencil, modulation, geometry, layout, grad_columns, needs_params_grad, grad_image, image_written,
-    grad_modulation, grad_params, params_written, first, last, start, stop
+    buffers, x, params, stencil, modulation, geometry, layout, grad_columns, needs_params_grad, grad_image,
+    image_written, grad_modulation, grad_params, params_written, first, last, start, stop
 ):  # fmt: skip
     """Accumulate the gradients of images, modulation and params from those of the samples, as in ``gather_block``."""
-    strip = make_strip_buffers(geometry, x)
-    positions = make_sample_buffers(x, params[0], layout)
-    grad_position = np.empty(positions.upper_weight.shape, x.dtype)
+    strip, positions, gain, gradients = buffers.strip, buffers.positions, buffers.gain, buffers.gradients
     needs_position_grad = needs_params_grad or grad_modulation.shape[2] > 0
     row_length, samples = stencil.shape[0] * layout.in_channels, stencil.shape[0]
     pixels = balanced_size(stop - start, layout.tile_pixels)
@@ -125,18 +144,18 @@ def scatter_block(
             compute_sample_positions(geometry, params[image], stencil, strip, positions, tile)
             if grad_image.size:
                 scatter_columns_gradient(
-                    columns, modulation[image], stencil, geometry, layout, positions, grad_image[image],
+                    columns, modulation[image], stencil, geometry, layout, positions, gain, grad_image[image],
                     image_written[image], tile
                 )  # fmt: skip
             if needs_position_grad:
                 fill_position_gradients(
-                    x[image], columns, modulation[image], stencil, geometry, layout, positions, grad_position,
+                    x[image], columns, modulation[image], stencil, geometry, layout, positions, gain, gradients,
                     grad_modulation[image], tile
                 )  # fmt: skip
             if needs_params_grad:
                 accumulate_params_gradient(
-                    geometry, params[image], stencil, strip, grad_position, grad_params[image], params_written[image],
-                    tile
+                    geometry, params[image], stencil, strip, gradients.position, grad_params[image],
+                    params_written[image], tile
                 )  # fmt: skip
 
 
@@ -150,21 +169,10 @@ def balanced_size(total, largest):
 @noalloc
 def clipped_tile(first_pixel, pixels, last_pixel, first_sample, samples, last_sample):
     """Return a tile of these sizes, or what remains before the last pixel and sample (exclusive)."""
-    return Tile(
-        first_pixel, min(pixels, last_pixel - first_pixel), first_sample, min(samples, last_sample - first_sample)
-    )
-
-
-@compiled
-def make_sample_buffers(like, params, layout):
-    """Return buffers for the sampling locations of any tile."""
-    shape = (layout.tile_samples, params.shape[0], 3, layout.tile_pixels)
-    return SamplePositions(
-        np.empty((layout.tile_samples, params.shape[0], layout.tile_pixels), np.int32),
-        np.empty(shape, like.dtype),
-        np.empty(shape, like.dtype),
-        np.zeros(shape, like.dtype),
-    )
+    pixels_left, samples_left = last_pixel - first_pixel, last_sample - first_sample
+    pixels = pixels if pixels < pixels_left else pixels_left
+    samples = samples if samples < samples_left else samples_left
+    return Tile(first_pixel, pixels, first_sample, samples)
 
 
 @noalloc
@@ -174,6 +182,7 @@ def compute_sample_positions(geometry, params, stencil, strip, positions, tile):
     center, pixel, pixel_term, paths = strip
     load_centers(geometry, first, center, pixel, n)
     for g in range(params.shape[0]):
+        load_params(geometry, params[g], pixel, paths, n)
         for k in range(tile.samples):
             t = tile.first_sample + k
             if k == 0 or direction_changes(stencil, t):
@@ -190,6 +199,7 @@ def accumulate_params_gradient(geometry, params, stencil, strip, grad_position, 
     first, n, last = np.uint64(tile.first_pixel), np.uint64(tile.pixels), tile.first_sample + tile.samples - 1
     _, pixel, pixel_term, paths = strip
     for g in range(params.shape[0]):
+        load_params(geometry, params[g], pixel, paths, n)
         for k in range(tile.samples):
             t = tile.first_sample + k
             if k == 0 or direction_changes(stencil, t):
@@ -203,12 +213,12 @@ def accumulate_params_gradient(geometry, params, stencil, strip, grad_position, 
                 )
 
 
-@compiled
-def gather_columns(x, modulation, stencil, geometry, layout, positions, columns, tile):
+@noalloc
+def gather_columns(x, modulation, stencil, geometry, layout, positions, gain, columns, tile):
     """Write the modulated samples of a tile into the im2col buffer."""
     vector_end = np.uint64(layout.run_length - layout.run_length % CHANNELS_PER_VECTOR)
     image, run_length, row_length = x.reshape(-1), np.uint64(layout.run_length), tile.samples * layout.in_per_group
-    gain, n = np.empty(STRIP, x.dtype), np.uint64(tile.pixels)
+    n = np.uint64(tile.pixels)
     for k in range(tile.samples):
         for channel in range(0, layout.in_channels, layout.run_length):
             g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)
@@ -237,15 +247,15 @@ def gather_columns(x, modulation, stencil, geometry, layout, positions, columns,
                             )
 
 
-@compiled
+@noalloc
 def scatter_columns_gradient(
-    grad_columns, modulation, stencil, geometry, layout, positions, grad_image, image_written, tile
+    grad_columns, modulation, stencil, geometry, layout, positions, gain, grad_image, image_written, tile
 ):
     """Add the gradients of a tile's samples to their corners, and extend the range of addresses written."""
     image = grad_image.reshape(-1)
     run_length = np.uint64(layout.run_length)
     row_length = tile.samples * layout.in_per_group
-    gain, n = np.empty(STRIP, grad_image.dtype), np.uint64(tile.pixels)
+    n = np.uint64(tile.pixels)
     for k in range(tile.samples):
         for channel in range(0, layout.in_channels, layout.run_length):
             g, first = channel // layout.per_metric, column_index(layout, tile, k, channel)

@@ -16,9 +16,11 @@ from ...metrics._frames import _SHORTEST_VECTOR
 from ...metrics.parametrizations.base import _SATURATION
 from ...metrics.parametrizations.ellipsoid import _SQUARED_NORM_FLOOR
 from ...metrics.parametrizations.spectral import _EIGENVALUE_FLOOR
-from .jit import compiled, inlined
+from .jit import inlined, kernel
 from .simd import power_of_two
 from .threads import run_tasks
+
+_SHORTEST_SQUARE = _SHORTEST_VECTOR**2
 
 # Pixels that one task computes: fewer are not worth a thread.
 _TASK_PIXELS = 2**13
@@ -87,7 +89,7 @@ def _run(kernel: Any, raw: Tensor, arrays: tuple[Any, ...]) -> None:
     run_tasks(lambda n: kernel(*arrays, edges[n], edges[n + 1]), range(count))
 
 
-@compiled
+@kernel
 def metric_kernel(raw, start, constants, M, omega, first, last):
     """Write M [B·G, 3, N] and ω [B·G, 2, N] of fields first to last."""
     square = constants.inverse_radius * constants.inverse_radius
@@ -104,7 +106,7 @@ def metric_kernel(raw, start, constants, M, omega, first, last):
             omega[field, 0, i], omega[field, 1, i] = factor * w0, factor * w1
 
 
-@compiled
+@kernel
 def gradient_kernel(raw, start, constants, grad_M, grad_omega, grad_raw, first, last):
     """Write the gradient of raw [B·G, 7, N], fields first to last."""
     square, one, two = constants.inverse_radius * constants.inverse_radius, np.float32(1), np.float32(2)
@@ -130,7 +132,7 @@ def gradient_kernel(raw, start, constants, grad_M, grad_omega, grad_raw, first, 
             grad_first = half_one * (grad_yy + grad_xx + grad_half)
             grad_second = half_one * (grad_yy + grad_xx - grad_half)
             grad_scale = grad_first * first_ratio + grad_second * second_ratio
-            inverse = one / (a * a + b * b + np.float32(_SHORTEST_VECTOR**2))
+            inverse = one / (a * a + b * b + np.float32(_SHORTEST_SQUARE))
             grads = (
                 two * inverse * (grad_cos * a * (one - cos) + grad_sin * (b - a * sin)),
                 two * inverse * (grad_sin * (a - b * sin) - grad_cos * b * (one + cos)),
@@ -188,7 +190,7 @@ def eigen_terms(parameters, constants):
     u1, u2, unit = sigmoid(parameters[2]), sigmoid(parameters[3]), sigmoid(parameters[4])
     scale = constants.low + (constants.high - constants.low) * unit
     first, second = floor + spread * u1, floor + spread * u2
-    inverse = np.float32(1) / (a * a + b * b + np.float32(_SHORTEST_VECTOR**2))
+    inverse = np.float32(1) / (a * a + b * b + np.float32(_SHORTEST_SQUARE))
     return (
         (u1, u2, unit),
         (first, second, scale),

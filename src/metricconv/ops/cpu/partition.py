@@ -34,13 +34,12 @@ def forward(args: CpuArguments, out: Tensor, tiling: Tiling = DEFAULT) -> None:
     """Add the result to out, (B, C_out, *out), whose layout is ``args.writes_channels_last``."""
     layout = _layout(args, out, tiling)
     params, modulation = args.params_and_modulation()
-    stencil, geometry = args.stencil_rows(), args.geometry(backward=False)
+    geometry = args.geometry(backward=False)
+    shared = (layout.x, params, args.stencil_rows(), layout.weight, modulation, geometry, layout.kernel_layout)
 
     def work(task: PixelRange) -> None:
-        with layout.borrow_buffers() as buffers:
-            for b in range(task.first, task.last):
-                shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
-                layout.forward(*buffers, *shared, layout.y[b], task.start, task.stop)
+        with layout.borrow_buffers(geometry) as buffers:
+            layout.forward(*buffers, *shared, layout.y, *task[:4])
 
     run_tasks(work, split((0, len(args.x)), (0, args.pixels), tiling.tasks, tiling.min_range_pixels))
 
@@ -49,7 +48,8 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DE
     """Return the gradients of input, weight, modulation and params, None where not needed; grad (B, C_out, *out)."""
     layout = _layout(args, grad, tiling)
     params, modulation = args.params_and_modulation()
-    stencil, geometry = args.stencil_rows(), args.geometry(backward=True)
+    geometry = args.geometry(backward=True)
+    shared = (layout.x, params, args.stencil_rows(), layout.weight, modulation, geometry, layout.kernel_layout)
     count = min(tiling.tasks, tiling.max_weight_sums // max(layout.weight.size, 1))
     tasks = split((0, len(args.x)), (0, args.pixels), max(count, 1), tiling.min_range_pixels)
     ranges = 1 + max(task.position for task in tasks)
@@ -62,13 +62,11 @@ def backward(args: CpuArguments, grad: Tensor, needs: Needs, tiling: Tiling = DE
     grad_params = GradientBuffers(params, (ranges if is_geodesic else 1) if needs[3] else 0)
 
     def work(index: int) -> None:
-        with layout.borrow_buffers() as buffers:
-            first, last, start, stop, n = tasks[index]
-            for b in range(first, last):
-                shared = (layout.x[b], params[b], stencil, layout.weight, modulation[b], geometry, layout.kernel_layout)
-                image, params_buffer = grad_image.buffer(n, b), grad_params.buffer(n if is_geodesic else 0, b)
-                gradients = (*image, grad_weight[index], grad_modulation[b], *params_buffer)
-                layout.backward(*buffers, *shared, layout.y[b], needs[3], *gradients, start, stop)
+        with layout.borrow_buffers(geometry) as buffers:
+            n = tasks[index].position
+            image, params_buffer = grad_image.buffers(n), grad_params.buffers(n if is_geodesic else 0)
+            gradients = (*image, grad_weight[index], grad_modulation, *params_buffer)
+            layout.backward(*buffers, *shared, layout.y, needs[3], *gradients, *tasks[index][:4])
 
     run_tasks(work, range(len(tasks)))
     total_params = grad_params.sum(2, args.nodes[1] + 2) if needs[3] else None
@@ -95,13 +93,8 @@ class GradientBuffers:
         self._empty = np.zeros((len(like), *(0,) * (like.ndim - 1)), like.dtype)
 
     def buffers(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the buffers of all images for a pixel range, and the ranges of addresses written to them."""
+        """Return the buffers of all images for a pixel range, and the addresses (first, last) written to them."""
         return (self._buffers[index], self._written[index]) if len(self._buffers) else (self._empty, self._written[0])
-
-    def buffer(self, index: int, image: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the buffer of a pixel range, and the range of addresses written to it (first, last)."""
-        buffers, written = self.buffers(index)
-        return buffers[image], written[image]
 
     def sum(self, axis: int, extra: int) -> Tensor:
         """Return the sum of all buffers.

@@ -6,7 +6,7 @@ In a volume a sample is interpolated in two slices, each of which is treated lik
 import numpy as np
 
 from .central_difference import neighbor_steps, outer_neighbor_step, slope_factors
-from .jit import inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .simd import SAMPLES_PER_VECTOR, interpolate_vector
 
 # Rows of the buffer ``work``: the gradient of the modulation, summed over channels; for one channel the gradient of the
@@ -37,8 +37,8 @@ def interpolate(x, channel, slice_offset, pitch, address, upper_weight, value, n
         interpolate_vector(x, first, np.uint64(pitch), address, upper_weight, value, i)
 
 
-@noalloc
-def interpolate_slices(value, upper_slice, upper_weight, n):
+@optional
+def interpolate_slices(volume, value, upper_slice, upper_weight, n):
     """Interpolate between two slices, in place."""
     for i in range(n):
         value[0, i] += upper_weight[0, i] * (upper_slice[0, i] - value[0, i])
@@ -80,7 +80,7 @@ def interpolate_central_backward(x, channel, slice_offset, pitch, address, upper
 def fill_neighbor_addresses(geometry, address, upper_weight, side, neighbors, n):
     """Write the addresses [7, n] of the samples' pixels, and of those before and after along z, y and x."""
     half = upper_weight.dtype.type(0.5)
-    first_axis = min(geometry.first_axis, 1)  # a 1-D signal has a single row: no neighbors
+    first_axis = 1 if geometry.first_axis else 0  # a 1-D signal has a single row: no neighbors
     for i in range(n):
         neighbors[0, i] = address[i]
     for axis in range(geometry.first_axis, 3):
@@ -130,8 +130,8 @@ def interpolation_difference(upper_weight, before, central, after):
     )
 
 
-@noalloc
-def interpolate_slices_backward(z_slice, gain, upper_weight, side, work, grad_position, n):
+@optional
+def interpolate_slices_backward(volume, z_slice, gain, upper_weight, side, work, grad_position, n):
     """Interpolate between slices, and accumulate the gradient of the positions along z."""
     for i in range(n):
         slice_value, grad_read = work[SLICE_VALUE, i], work[GRAD_SAMPLE, i] * gain[i]
@@ -144,8 +144,8 @@ def interpolate_slices_backward(z_slice, gain, upper_weight, side, work, grad_po
         grad_position[0, i] += grad_read * slice_value * (inner if z_slice else -inner - outer)
 
 
-@noalloc
-def add_outer_slice_gradient(x, channel, geometry, address, upper_weight, side, gain, work, grad_position, n):
+@optional
+def add_outer_slice_gradient(volume, x, channel, geometry, address, upper_weight, side, gain, work, grad_position, n):
     """Add to the gradient along z the part of the central difference that lies in the slice outside of the cell."""
     pitch = geometry.pitch[1]
     for i in range(n):

@@ -8,31 +8,29 @@ pixel, as are all in a newly converted layer, needs the neighbors of that pixel 
 import numpy as np
 
 from .central_difference import neighbor_steps, outer_neighbor_step, side_of, slope_factors
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .sampling import INDEX
 from .simd import channel_dots
-from .strip import STRIP, multiply_by_slice_weight
+from .strip import multiply_by_slice_weight
 from .tiles import column_index, corner_channel_starts, fill_gain
 
 
-@compiled
+@noalloc
 def fill_position_gradients(
-    x, grad_columns, modulation, stencil, geometry, layout, positions, grad_position, grad_modulation, tile
+    x, grad_columns, modulation, stencil, geometry, layout, positions, gain, gradients, grad_modulation, tile
 ):
-    """Write the gradients of positions, shaped like positions.upper_weight, and of modulation unless that is empty."""
+    """Write gradients.position, shaped like positions.upper_weight, and of modulation unless that is empty."""
     image, n = x.reshape(-1), np.uint64(tile.pixels)
-    gain, value, on_pixel = np.empty(STRIP, x.dtype), np.empty(STRIP, x.dtype), np.empty(STRIP, np.bool_)
+    grad_position, value, on_pixel = gradients.position, gradients.value, gradients.on_pixel
     for k in range(tile.samples):
         for g in range(positions.address.shape[1]):
             fill_gain(modulation, stencil, g, k, tile, gain)
             marked = mark_samples_on_pixels(geometry, positions.upper_weight[k, g], on_pixel, n)
             if marked < tile.pixels:
-                gradients_in_cells(
-                    image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position
-                )
+                gradients_in_cells(image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients)
             if marked > 0:
                 gradients_at_pixels(
-                    image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position,
+                    image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients,
                     grad_modulation.shape[1] > 0,
                 )  # fmt: skip
             weight_slope = positions.weight_slope[k, g]
@@ -60,10 +58,8 @@ def mark_samples_on_pixels(geometry, upper_weight, on_pixel, n):
     return count
 
 
-@compiled
-def gradients_at_pixels(
-    image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position, modulated
-):  # fmt: skip
+@noalloc
+def gradients_at_pixels(image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients, modulated):
     """Write the gradients of samples that lie on a pixel: central differences of its neighbors.
 
     ``value``, the gradient of the modulation, is exact up to the square of the tolerance.
@@ -71,8 +67,8 @@ def gradients_at_pixels(
     upper_weight = positions.upper_weight[k, g]
     side = positions.side[k, g]
     row_length = tile.samples * layout.in_per_group
-    neighbors = np.empty(6, image.dtype)  # before and after the pixel along z, y and x
-    starts = np.zeros(6, np.uint64)  # where their channels start
+    neighbors, starts = gradients.neighbors, gradients.starts
+    grad_position, value, on_pixel = gradients.position, gradients.value, gradients.on_pixel
     zero, half = image.dtype.type(0), image.dtype.type(0.5)
     for i in range(tile.pixels):
         if not on_pixel[i]:
@@ -131,10 +127,8 @@ def add_dots(image, grad_columns, run_length, starts, column, total):
     total[3] += d
 
 
-@compiled
-def gradients_in_cells(
-    image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, value, grad_position
-):
+@noalloc
+def gradients_in_cells(image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients):
     """Write the gradients of all other samples, from the corners of their cells.
 
     At an integer coordinate, the neighbors outside of the cell along that axis belong to the central difference.
@@ -143,8 +137,8 @@ def gradients_in_cells(
     side = positions.side[k, g]
     row_length = tile.samples * layout.in_per_group
     n = np.uint64(tile.pixels)
-    is_volume, slice_weight = geometry.first_axis == 0, np.empty(STRIP, image.dtype)
-    total, outer_total = np.empty((STRIP, 4), image.dtype), np.zeros((STRIP, 4), image.dtype)
+    is_volume, slice_weight = geometry.first_axis == 0, gradients.slice_weight
+    total, outer_total, on_pixel = gradients.total, gradients.outer_total, gradients.on_pixel
     for z_slice in range(2 if is_volume else 1):
         total[:] = 0
         outer_total[:] = 0
@@ -162,11 +156,12 @@ def gradients_in_cells(
         if is_volume:
             multiply_by_slice_weight(z_slice, upper_weight, slice_weight, n)
         combine_corner_dots(
-            z_slice, total, outer_total, gain, slice_weight, upper_weight, side, value, grad_position[k, g], n
-        )
+            z_slice, total, outer_total, gain, slice_weight, upper_weight, side, gradients.value,
+            gradients.position[k, g], n,
+        )  # fmt: skip
     if is_volume:
         add_outer_slice_dots(
-            image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, grad_position
+            geometry.volume, image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients
         )
 
 
@@ -211,13 +206,13 @@ def combine_corner_dots(z_slice, total, outer_total, gain, slice_weight, upper_w
         value[i] = slice_weight[i] * slice_value + (value[i] if z_slice else zero)
 
 
-@compiled
-def add_outer_slice_dots(image, grad_columns, geometry, layout, positions, tile, k, g, on_pixel, gain, grad_position):
+@optional
+def add_outer_slice_dots(volume, image, grad_columns, geometry, layout, positions, tile, k, g, gain, gradients):
     """Add to the gradient along z the part of the central difference that lies in the slice outside of the cell."""
     upper_weight = positions.upper_weight[k, g]
     side = positions.side[k, g]
     row_length = tile.samples * layout.in_per_group
-    total = np.empty(4, image.dtype)
+    total, on_pixel, grad_position = gradients.neighbors[:4], gradients.on_pixel, gradients.position
     for i in range(tile.pixels):
         if side[0, i] == 0 or on_pixel[i]:
             continue

@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ... import _compat
-from .jit import compiled, noalloc
+from .jit import noalloc
 
 _cgutils = _compat.numba_cgutils()
 
@@ -27,12 +27,9 @@ def _call_address(typing: Any, address: Any, pointers: Any) -> Any:
     return types.void(address, pointers), build
 
 
-@compiled
-def make_blas_arguments(like):
+def make_blas_arguments(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the arrays whose addresses ``product`` passes to BLAS: the letters N and T, six sizes, two factors."""
-    letters = np.empty(2, np.uint8)
-    letters[0], letters[1] = 78, 84
-    return letters, np.empty(6, np.int32), np.ones(2, like.dtype)
+    return np.frombuffer(b"NT", np.uint8).copy(), np.empty(6, np.int32), np.ones(2, dtype)
 
 
 @noalloc
@@ -85,7 +82,7 @@ def add_transposed(a, c, pitch, rows, columns):
     """Add the transpose of A [rows, columns] to C, whose rows are a pitch apart; flat arrays."""
     for block in range(0, rows, 16):  # values that share cache lines
         for j in range(columns):
-            for i in range(block, min(block + 16, rows)):
+            for i in range(block, block + 16 if block + 16 < rows else rows):
                 c[np.uint64(j * pitch + i)] += a[np.uint64(i * columns + j)]
 
 

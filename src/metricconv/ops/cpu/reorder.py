@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from .jit import noalloc
+from .jit import kernel
 from .threads import run_tasks
 
 # Values that one task reorders: fewer are not worth a thread.
@@ -30,7 +30,7 @@ def _reordered(kernel: object, source: Tensor, order: np.ndarray) -> Tensor:
     return target
 
 
-@noalloc
+@kernel
 def _to_samples_first(source, order, target, start, stop):
     _, channels, samples = source.shape
     a, b = source.reshape(-1), target.reshape(-1)
@@ -42,7 +42,7 @@ def _to_samples_first(source, order, target, start, stop):
                 b[write + c] = a[read + c * np.uint64(samples)]
 
 
-@noalloc
+@kernel
 def _to_channels_first(source, order, target, start, stop):
     _, samples, channels = source.shape
     a, b = source.reshape(-1), target.reshape(-1)

@@ -31,10 +31,11 @@ from ..._interpolation import FARTHEST
 from . import geodesics, geodesics_backward
 from .central_difference import side_of
 from .geodesics import FlowSettings
-from .jit import compiled, inlined, noalloc
+from .jit import inlined, noalloc, optional
 from .strip import STRIP, add_scaled, fill
 from .tangent_ball import add_ball_gradient, fill_inverse_norm
 
+# The offsets of the last three depend on params directly. (numba would compile a function for each ``in``.)
 GRID, BALL, GEODESIC, SHIFTED, DEFORMABLE, DILATED = range(6)
 
 # Columns of the stencil: cell or direction (z, y, x), radius (of a geodesic: fraction of the path), the sample's index
@@ -59,22 +60,26 @@ class Geometry(NamedTuple):
     kind: int
     one_sided: bool  # how ω enters the norm of a ball: see tangent_ball.py
     folds: bool
-    mirrors: tuple[bool, ...]
+    mirrors: tuple[bool, ...]  # empty if no axis folds
+    volume: tuple[bool, ...]  # empty for images and signals, so that functions for volumes are not compiled
     backward: bool  # whether gradients are computed
     tolerance: float  # see _interpolation.lattice_tolerance
-    flow: FlowSettings
+    flow: FlowSettings | tuple[()]  # empty if there are no geodesics
 
 
-@compiled
-def make_strip_buffers(geometry, like):
-    """Return the buffers of a strip's pixels: center, pixel, pixel_term and paths.
+class StripBuffers(NamedTuple):
+    """Buffers of a strip's pixels."""
 
-    center [3, n], integer part, in the image with its halo; pixel [2, n], row and column in the output; pixel_term [3,
-    n], for a ball 1/F, a part of F and the gradient of 1/F, for geodesics the displacement; the paths of geodesics.
-    """
-    shape = (3, STRIP)
-    paths = geodesics.make_paths(geometry.flow, like)
-    return np.empty(shape, like.dtype), np.empty((2, STRIP), like.dtype), np.zeros(shape, like.dtype), paths
+    center: np.ndarray  # [3, n], integer part, in the image with its halo
+    pixel: np.ndarray  # [2, n], row and column in the output
+    pixel_term: np.ndarray  # [3, n], of a ball 1/F, a part of F, and the gradient of 1/F; of geodesics the displacement
+    paths: geodesics.Paths | tuple[()]
+
+
+def make_strip_buffers(geometry: Geometry, dtype: np.dtype) -> StripBuffers:
+    """Return the buffers of any strip."""
+    paths = geodesics.make_paths(geometry.flow, dtype) if geometry.flow else ()
+    return StripBuffers(np.empty((3, STRIP), dtype), np.empty((2, STRIP), dtype), np.zeros((3, STRIP), dtype), paths)
 
 
 @noalloc
@@ -93,6 +98,12 @@ def load_centers(geometry, start, center, pixel, n):
             y, x = y + 1, 0
         if y == rows:
             z, y = z + 1, 0
+
+
+@noalloc
+def load_params(geometry, params, pixel, paths, n):
+    """Load what the directions of n pixels share; params [n, N] or nodes."""
+    geodesics.load_metric(geometry.flow, params, pixel, paths, n)
 
 
 @noalloc
@@ -123,7 +134,7 @@ def compute_addresses(
     kind = geometry.kind
     if kind == GEODESIC:
         geodesics.fill_displacement(geometry.flow, stencil[t, RADIUS], paths, pixel_term, n)
-    if kind in (SHIFTED, DEFORMABLE, DILATED):
+    if kind >= SHIFTED:
         return positions_to_addresses(
             geometry, stencil, t, center, params, start, address, upper_weight, weight_slope, side, n
         )
@@ -147,7 +158,10 @@ def positions_to_addresses(
             upper_weight[1, :] = upper_weight.dtype.type(0)
         for axis in range(first_axis, 3):
             if geometry.folds:
-                fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n)
+                fold(
+                    geometry.mirrors, geometry, stencil, t, center, axis, pixel_term, term_start, address,
+                    upper_weight, weight_slope, n,
+                )  # fmt: skip
             else:
                 clamp(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, n)
     sides = upper_weight.dtype.type(0)
@@ -188,11 +202,13 @@ def is_variable(geometry, stencil, t, axis):
 @inlined
 def term_row(kind, index, first_axis, axis):
     """Return the row of params, or of pixel_term, that the offset of sample ``index`` along an axis depends on."""
-    if kind in (BALL, DILATED):
-        return 0
-    if kind in (GRID, GEODESIC):
+    if kind == SHIFTED:
+        return axis - first_axis
+    if kind == DEFORMABLE:
+        return axis - first_axis + np.intp(index) * (3 - first_axis)
+    if kind == GRID:
         return axis
-    return axis - first_axis + (np.intp(index) * (3 - first_axis) if kind == DEFORMABLE else 0)
+    return axis if kind == GEODESIC else 0
 
 
 @inlined
@@ -245,7 +261,9 @@ def fill_clamp_slope(geometry, stencil, t, center, axis, pixel_term, term_start,
     real = weight_slope.dtype.type
     constant, factor, row = offset_terms(geometry, stencil, t, axis)
     zero, one, last = real(0), real(1), real(geometry.size[axis] + 1)
-    slack = max(real(geometry.tolerance), zero)  # a negative tolerance switches central differences off, nothing else
+    slack = (
+        real(geometry.tolerance) if geometry.tolerance > 0 else zero
+    )  # a negative tolerance switches central differences off, nothing else
     for i in range(n):
         position = center[axis, i] + (constant + factor * pixel_term[row, term_start + i])
         weight_slope[axis, i] = one if position >= -slack and position <= last + slack else zero
@@ -277,11 +295,13 @@ def double_sides_at_halo(geometry, stencil, t, center, axis, pixel_term, term_st
         side[axis, i] *= one if position > half and position < end else two
 
 
-@noalloc
-def fold(geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n):
+@optional
+def fold(
+    mirrors_of_axes, geometry, stencil, t, center, axis, pixel_term, term_start, address, upper_weight, weight_slope, n
+):
     """Write the weights along one axis of positions folded into the image, and add to the addresses."""
     real, step = upper_weight.dtype.type, np.int32(geometry.pitch[axis])
-    size, mirrors = geometry.size[axis], geometry.mirrors[axis]
+    size, mirrors = geometry.size[axis], mirrors_of_axes[axis]
     constant, factor, row = offset_terms(geometry, stencil, t, axis)
     zero, one, farthest = real(0), real(1), real(FARTHEST)
     period = real(2 * (size - 1) if mirrors else size)
@@ -324,7 +344,7 @@ def accumulate_position_gradient(geometry, start, stencil, t, pixel_term, paths,
             )
         elif kind == DILATED:
             add_scaled(stencil[t, axis], grad_position, axis, column0, grad_params, row, start, n)
-        elif kind not in (GRID, GEODESIC):
+        elif kind >= SHIFTED:
             add_scaled(grad_position.dtype.type(1), grad_position, axis, column0, grad_params, row, start, n)
 
 

@@ -87,29 +87,55 @@ def interpolate_vector(
     return types.void(x, start, pitch, address, upper_weight, value, column), build
 
 
-def _blending(width: int) -> Any:
-    """Return an intrinsic that interpolates between four corners, ``width`` values at once.
+@intrinsic
+def blend_channels(typing: Any, source: Any, corners: Any, weights: Any, target: Any, position: Any) -> Any:
+    """Write Σ_c weight_c · source[corner_c : corner_c + 16] to target[position : position + 16]; flat arrays."""
 
-    It writes Σ_c weight_c · source[corner_c : corner_c + width] to target[position : position + width], flat arrays.
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors = _Vectors(context, builder, signature, arguments, CHANNELS_PER_VECTOR)
+        total = vectors.blend(0, vectors.unpack(1), vectors.unpack(2))
+        builder.store(total, vectors.pointer(3, arguments[4]), align=vectors.size)
+        return context.get_dummy_value()
+
+    return types.void(source, corners, weights, target, position), build
+
+
+@intrinsic
+def blend_nodes(typing: Any, source: Any, corners: Any, weights: Any, target: Any, position: Any, pitch: Any) -> Any:
+    """Interpolate the twelve values of a geodesic field for four pixels, and write them to twelve rows.
+
+    Value k of pixel i, Σ_c weights[i][c] · source[corners[i][c] + k], is written to target[position + k·pitch + i];
+    flat arrays.
     """
 
-    @intrinsic
-    def blend_nodes(typing: Any, source: Any, corners: Any, weights: Any, target: Any, position: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            vectors = _Vectors(context, builder, signature, arguments, width)
-            total = None
-            for corner, weight in zip(vectors.unpack(1), vectors.unpack(2), strict=True):
-                product = builder.fmul(vectors.load(0, corner), vectors.broadcast(weight), flags=FAST)
-                total = product if total is None else builder.fadd(total, product, flags=FAST)
-            builder.store(total, vectors.pointer(3, arguments[4]), align=vectors.size)
-            return context.get_dummy_value()
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors = _Vectors(context, builder, signature, arguments, FIELD_CHANNELS)
+        pixels = [
+            vectors.blend(0, _cgutils.unpack_tuple(builder, own), _cgutils.unpack_tuple(builder, factors))
+            for own, factors in zip(vectors.unpack(1), vectors.unpack(2), strict=True)
+        ]
+        rows = _Vectors(context, builder, signature, arguments, SAMPLES_PER_VECTOR)
+        for k, row in enumerate(_transposed(builder, pixels)):
+            index = builder.add(arguments[4], builder.mul(arguments[5], arguments[5].type(k)))
+            builder.store(row, rows.pointer(3, index), align=rows.size)
+        return context.get_dummy_value()
 
-        return types.void(source, corners, weights, target, position), build
-
-    return blend_nodes
+    return types.void(source, corners, weights, target, position, pitch), build
 
 
-blend_nodes, blend_channels = _blending(FIELD_CHANNELS), _blending(CHANNELS_PER_VECTOR)
+def _transposed(builder: Any, columns: list[Any]) -> list[Any]:
+    """Return the rows of a matrix, given its four columns."""
+
+    def shuffle(a: Any, b: Any, lanes: list[int]) -> Any:
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INTEGER, len(lanes)), lanes))
+
+    rows = []
+    for first in range(0, columns[0].type.count, 4):
+        a, b, c, d = (shuffle(column, column, list(range(first, first + 4))) for column in columns)
+        for lanes in ([0, 4, 1, 5], [2, 6, 3, 7]):
+            left, right = shuffle(a, b, lanes), shuffle(c, d, lanes)
+            rows += [shuffle(left, right, [0, 1, 4, 5]), shuffle(left, right, [2, 3, 6, 7])]
+    return rows
 
 
 @intrinsic
@@ -224,6 +250,14 @@ class _Vectors:
         )
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), self.vector_type.count), [0] * self.vector_type.count)
         return self.builder.shuffle_vector(one, ir.Constant(self.vector_type, ir.Undefined), lanes)
+
+    def blend(self, argument: int, corners: list[Any], weights: list[Any]) -> Any:
+        """Return the weighted sum of the vectors that start at the corners in an array."""
+        total = None
+        for corner, weight in zip(corners, weights, strict=True):
+            product = self.builder.fmul(self.load(argument, corner), self.broadcast(weight), flags=FAST)
+            total = product if total is None else self.builder.fadd(total, product, flags=FAST)
+        return total
 
     def zero(self) -> Any:
         """Return a vector of zeros."""

@@ -28,7 +28,7 @@ def extend_range(address, n, written):
     """Extend the range ``written`` (first, last) to contain n addresses."""
     low, high = written[0], written[1]
     for i in range(n):
-        low, high = min(low, address[i]), max(high, address[i])
+        low, high = low if low < address[i] else address[i], high if high > address[i] else address[i]
     written[0], written[1] = low, high
 
 

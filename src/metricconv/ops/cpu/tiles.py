@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .jit import noalloc
-from .sampling import INDEX
+from .products import make_blas_arguments
+from .sampling import INDEX, Geometry, StripBuffers, make_strip_buffers
+from .strip import STRIP
 
 
 class TileLayout(NamedTuple):
@@ -55,6 +57,46 @@ class SamplePositions(NamedTuple):
     upper_weight: np.ndarray
     weight_slope: np.ndarray
     side: np.ndarray
+
+
+class GradientBuffers(NamedTuple):
+    """Buffers for the gradients of a tile's sampling locations."""
+
+    position: np.ndarray  # [samples, G, 3, T]
+    value: np.ndarray  # [T], values of one sample
+    on_pixel: np.ndarray  # [T], whether they lie on a pixel
+    slice_weight: np.ndarray  # [T], their weights in a slice
+    total: np.ndarray  # [T, 4], dot products at their corners
+    outer_total: np.ndarray  # [T, 4], and at the neighbors outside of their cells
+    neighbors: np.ndarray  # [6], before and after a pixel along z, y and x
+    starts: np.ndarray  # [6], where the channels of these start
+
+
+class TileBuffers(NamedTuple):
+    """All buffers of a task."""
+
+    strip: StripBuffers
+    positions: SamplePositions
+    gain: np.ndarray  # [T]
+    blas: tuple[np.ndarray, np.ndarray, np.ndarray]
+    output: np.ndarray  # [T · C_out/groups]
+    gradients: GradientBuffers
+
+
+def make_buffers(geometry: Geometry, layout: TileLayout, metric_groups: int, dtype: np.dtype) -> TileBuffers:
+    """Return the buffers for any tile."""
+    addresses = layout.tile_samples, metric_groups, layout.tile_pixels
+    shape = (*addresses[:2], 3, layout.tile_pixels)
+    positions = SamplePositions(np.zeros(addresses, np.int32), *(np.zeros(shape, dtype) for _ in range(3)))
+    value, slice_weight, gain = (np.zeros(STRIP, dtype) for _ in range(3))
+    total, outer_total = (np.zeros((STRIP, 4), dtype) for _ in range(2))
+    gradients = GradientBuffers(
+        np.zeros(shape if geometry.backward else (0,) * 4, dtype), value, np.zeros(STRIP, np.bool_), slice_weight,
+        total, outer_total, np.zeros(6, dtype), np.zeros(6, np.uint64),
+    )  # fmt: skip
+    output = np.zeros(layout.tile_pixels * layout.out_per_group, dtype)
+    strip, blas = make_strip_buffers(geometry, dtype), make_blas_arguments(dtype)
+    return TileBuffers(strip, positions, gain, blas, output, gradients)
 
 
 @noalloc
