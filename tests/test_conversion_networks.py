@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,9 +70,29 @@ def smp_unet() -> nn.Module:
     return pytest.importorskip("segmentation_models_pytorch").Unet("resnet18", encoder_weights=None, classes=3)
 
 
-def monai_segresnet() -> nn.Module:
+def monai_segresnet(dim: int) -> nn.Module:
     nets = pytest.importorskip("monai.networks.nets")
-    return nets.SegResNet(spatial_dims=3, in_channels=1, out_channels=2, init_filters=8)
+    return nets.SegResNet(spatial_dims=dim, in_channels=1, out_channels=2, init_filters=8)
+
+
+def monai_dynunet(dim: int) -> nn.Module:
+    nets = pytest.importorskip("monai.networks.nets")
+    return nets.DynUNet(
+        dim, 1, 2, [3] * 3, [1, 2, 2], [2, 2], filters=[4, 8, 8], deep_supervision=True, deep_supr_num=1
+    )
+
+
+def nnunet(dim: int, blocks: str = "n_conv_per_stage", name: str = "PlainConvUNet") -> nn.Module:
+    """Return a network with the class and the options that plans of nnU-Net name."""
+    architectures = pytest.importorskip("dynamic_network_architectures.architectures.unet")
+    conv, norm = ((nn.Conv2d, nn.InstanceNorm2d), (nn.Conv3d, nn.InstanceNorm3d))[dim - 2]
+    options = {"n_conv_per_stage_decoder": 1, "conv_op": conv, "norm_op": norm, "nonlin": nn.LeakyReLU}
+    stages = {"n_stages": 3, "features_per_stage": (4, 8, 8), "kernel_sizes": 3, "strides": (1, 2, 2), blocks: 2}
+    return getattr(architectures, name)(1, num_classes=2, conv_bias=True, deep_supervision=True, **stages, **options)
+
+
+def nnunet_residual(dim: int) -> nn.Module:
+    return nnunet(dim, "n_blocks_per_stage", "ResidualEncoderUNet")
 
 
 def monai_unet() -> nn.Module:
@@ -107,7 +128,11 @@ class DiffusersUNet(nn.Module):
     [
         (smp_unet, 28, (3, 64, 64)),
         (monai_unet, 3, (1, 16, 16, 16)),
-        (monai_segresnet, 28, (1, 16, 16, 16)),
+        *(
+            (partial(make, len(shape) - 1), layers, shape)
+            for shape in ((1, 16, 16), (1, 16, 16, 16))
+            for make, layers in ((monai_segresnet, 28), (monai_dynunet, 10), (nnunet, 8), (nnunet_residual, 15))
+        ),
         (ultralytics_yolo, 39, (3, 64, 64)),
         (DiffusersUNet, 20, (3, 16, 16)),
     ],

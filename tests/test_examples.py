@@ -20,6 +20,7 @@ SMALL = {
     "learn_filter": ({"size": 32, "steps": 6}, lambda psnr: psnr["test noise"][-1] > psnr["test noise"][0]),
     "receptive_fields": ({"size": 32, "depth": 2}, lambda spread: all(9 < pixels < 32**2 for pixels in spread)),
     "remove_noise": ({"size": 96}, lambda psnr: max(psnr, key=psnr.get) == "mc.filters.denoise"),
+    "thin_structures": ({"steps": 2, "count": 2}, lambda dice: all(0 <= score <= 1 for score in dice.values())),
     "vessels": ({"size": 120}, lambda covered: covered["geodesic"] > 1.5 * covered["tangent"]),
     "volume": ({"size": 12, "depth": 6, "samples": 3}, lambda seen: seen["tangent balls"] > seen["noisy"]),
     "learned_supports": ({"steps": 3, "count": 4}, lambda layers: all(1 <= a < math.inf for a in layers.values())),

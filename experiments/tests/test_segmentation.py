@@ -250,10 +250,10 @@ def test_page_compares_methods_on_the_seeds_that_both_have(data_root):
         for seed, dice in by_seed.items():
             results.add(Setting(method=method, images=4, seed=seed).key, values | {"dice": dice}, 1)
         results.add(Setting(method=method, images=4, seed=0, holdout=2).key, values, 1)
-    assert report.write_all(data_root / "e") == ["segmentation.png", "README.md"]
-    page = (data_root / "e/README.md").read_text()
-    assert "| standard | 70.0 ± 10.0 | 50.0 ± 0.0 |" in page
-    assert "| deformable | 77.0 ± 7.1 |" in page and "| +2.0 (+2.0 to +2.0) |" in page
-    assert "| metric, Randers | 90.0 | 50.0 |" in page
+    assert report.write_all(data_root / "e") == ["segmentation.png", "segmentation.md"]
+    page = (data_root / "e/segmentation.md").read_text()
+    assert "| standard | 0.5 | 3 | 70.0 ± 10.0 | 50.0 ± 0.0 |" in page
+    assert "| deformable | 0.5 | 2 | 77.0 ± 7.1 |" in page and "| +2.0 (+2.0 to +2.0; n = 2) |" in page
+    assert "| metric, Randers | 0.5 | 1 | 90.0 | 50.0 |" in page and "| +10.0 (n = 1) |" in page
     assert "| DRIVE, deformable | multiplier | 0.01: 50.0 | 0.01 |" in page
     assert (data_root / "e/segmentation.png").stat().st_size > 10_000

@@ -1,7 +1,7 @@
 """Prefetching of memory in numba kernels."""
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
 
 

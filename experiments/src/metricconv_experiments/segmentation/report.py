@@ -1,14 +1,13 @@
-"""README.md and segmentation.png, from runs.csv alone."""
+"""segmentation.md and segmentation.png, from runs.csv alone."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from metricconv._files import read_table, writing
 
-from ..lattice.pairs import Difference
+from ..lattice.pairs import Difference, signed
 from ..results import markdown_table, write_markdown
 from .datasets import THIN
 from .grids import rates_of
@@ -57,33 +56,36 @@ def write_all(folder: Path) -> list[str]:
             raise ValueError(f"{folder / 'runs.csv'} mixes runs with several values of `{name}`")
     with writing(folder / "segmentation.png") as path:
         figure(compared).savefig(path)
-    write_markdown(folder / "README.md", *_page(rows, compared))
-    return ["segmentation.png", "README.md"]
+    write_markdown(folder / "segmentation.md", *_page(rows, compared))
+    return ["segmentation.png", "segmentation.md"]
 
 
 def figure(rows: Sequence[Row]) -> Any:
-    """Draw Dice and clDice against the number of training images."""
+    """Draw paired differences of Dice and clDice to the standard network: dots are seeds, diamonds are means."""
     from matplotlib.figure import Figure
 
     datasets = [name for name in DATASETS if any(row["dataset"] == name for row in rows)]
-    drawing = Figure(figsize=(10, 4 * len(datasets)), dpi=150, layout="constrained")
+    drawing = Figure(figsize=(10, 3.6 * len(datasets)), dpi=150, layout="constrained")
     grid = drawing.subplots(len(datasets), 2, squeeze=False)
     for line, dataset in zip(grid, datasets, strict=True):
+        positions = list(enumerate(counts(rows, dataset)))
         for axes, score in zip(line, ("dice", "cldice"), strict=True):
-            for method, color in zip(METHODS, _COLORS, strict=True):
-                found = {count: _values(rows, dataset, method, count, score) for count in counts(rows, dataset)}
-                x = [count for count in found if found[count]]
-                means = [statistics.mean(found[count]) for count in x]
-                errors = [_deviation(found[count]) / len(found[count]) ** 0.5 for count in x]
-                if x:
-                    style = "-" if method.startswith("metric") else "--"
-                    axes.errorbar(x, means, errors, fmt=f"o{style}", ms=4, color=color, label=NAMES[method], capsize=2)
-            axes.set(xscale="log", xlabel="training images", ylabel=f"{SCORES[score]}, %")
-            axes.set_xticks(counts(rows, dataset), [str(count) for count in counts(rows, dataset)])
-            axes.minorticks_off()
-            axes.set_title(f"{DATASET_NAMES[dataset]}: {SCORES[score]}", fontsize=10)
-            axes.grid(alpha=0.3)
-    grid[0, 0].legend(fontsize=8)
+            for n, (method, color) in enumerate(zip(METHODS[1:], _COLORS[1:], strict=True)):
+                label: str | None = NAMES[method]
+                for position, count in positions:
+                    values = difference(rows, dataset, count, (method, "standard"), score).values
+                    at = position + 0.1 * (n - len(METHODS[2:]) / 2)
+                    axes.plot([at] * len(values), values, "o", color=color, ms=4, alpha=0.6)
+                    if values:
+                        axes.plot(at, statistics.mean(values), "D", color=color, ms=8, label=label)
+                        label = None
+            axes.axhline(0, color="0.5", linewidth=0.8)
+            axes.set_xlim(-0.6, len(positions) - 0.4)
+            axes.set_xticks([position for position, _ in positions], [str(count) for _, count in positions])
+            axes.set(xlabel="training images", ylabel=f"{SCORES[score]}, points")
+            axes.set_title(f"{DATASET_NAMES[dataset]}: {SCORES[score]} minus that of the standard network", fontsize=10)
+            axes.grid(axis="y", alpha=0.3)
+    grid[0, 1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     return drawing
 
 
@@ -104,8 +106,8 @@ def _page(rows: Sequence[Row], compared: Sequence[Row]) -> list[str]:
         "Does the geometry of a metric help to segment thin structures when few images are labeled? All methods share "
         "the network, the patches and the schedule, and differ in its 3×3 convolutions alone. This page is generated "
         "from [runs.csv](runs.csv).",
-        "![Dice and clDice against the number of training images](segmentation.png)",
-        "Means over seeds with standard errors.",
+        "![Dice and clDice minus those of the standard network](segmentation.png)",
+        "Paired differences to the standard network: dots are seeds, diamonds their means.",
     ]
     for dataset in DATASETS:
         if any(row["dataset"] == dataset for row in compared):
@@ -119,7 +121,8 @@ def _of_dataset(rows: Sequence[Row], dataset: str) -> Iterator[str]:
         yield _table(rows, dataset, count)
     yield (
         "Means and standard deviations over seeds, in percent; Dice and clDice minus those of the standard and of the "
-        "deformable network, in points, are means of paired differences with their 95 % intervals (Student's t)."
+        "deformable network, in points, are means of paired differences over the n seeds that both methods have, with "
+        "their 95 % intervals (Student's t)."
     )
     if dataset == "drive":
         published = "; ".join(f"{name}: {value:g}" for name, value in PUBLISHED)
@@ -127,18 +130,19 @@ def _of_dataset(rows: Sequence[Row], dataset: str) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row], dataset: str, count: int) -> str:
-    header = ["", *SCORES.values()]
+    header = ["", "parameters", "seeds", *SCORES.values()]
     header += [f"{name}, − {other}" for other in ("standard", "deformable") for name in ("Dice", "clDice")]
     lines = []
     for method in METHODS:
-        if not _values(rows, dataset, method, count, "dice"):
+        seeds = _by_seed(rows, dataset, method, count, "dice")
+        if not seeds:
             continue
-        cells = [_mean(_values(rows, dataset, method, count, score)) for score in SCORES]
+        cells = [_parameters(rows, method), str(len(seeds))]
+        cells += [_mean(_values(rows, dataset, method, count, score)) for score in SCORES]
         for other in ("standard", "deformable"):
             for score in ("dice", "cldice"):
                 values = difference(rows, dataset, count, (method, other), score)
-                known = method != other and len(values.values) > 1
-                cells.append(f"{values.text(1).split(' ±')[0]} ({values.interval_text(1)})" if known else "")
+                cells.append(_paired(values) if method != other else "")
         lines.append([NAMES[method], *cells])
     return markdown_table(header, lines)
 
@@ -174,10 +178,6 @@ def _setup(rows: Sequence[Row]) -> Iterator[str]:
         name: ", ".join(sorted({row[name] for row in rows} - {""}))
         for name in ("hardware", "metricconv", "torch", "backend")
     }
-    parameters: dict[str, str] = {row["method"]: row["parameters"] for row in rows}
-    seconds: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        seconds[row["method"]].append(float(row["step_ms"]))
     yield (
         "An encoder-decoder of three stages with 16, 32 and 32 channels and two convolutions each, skip connections, "
         "batch normalization and bilinear upsampling. All 3×3 convolutions except the first one are replaced, and "
@@ -198,18 +198,11 @@ def _setup(rows: Sequence[Row]) -> Iterator[str]:
         f"Centerlines are by Zhang and Suen's thinning. {about['hardware']}; metricconv {about['metricconv']}; torch "
         f"{about['torch']}; backend {about['backend']}."
     )
-    yield markdown_table(
-        ["", "parameters", "ms per step (median)"],
-        [
-            [NAMES[method], parameters[method], f"{statistics.median(seconds[method]):.1f}"]
-            for method in METHODS
-            if method in parameters
-        ],
-    )
     yield (
         "- All runs of a dataset: `metricconv reproduce segment --dataset drive --grid comparison --graphs --output "
         "results/segmentation`\n"
-        "- One row: `metricconv reproduce segment --dataset drive --method metric-randers --images 4 --seed 1`\n"
+        "- One row: `metricconv reproduce segment --dataset drive --method metric-randers --multiplier 0.03 --images 4 "
+        "--seed 1`\n"
         "- Only this page and the figure, from the CSV: `metricconv report`"
     )
 
@@ -225,8 +218,16 @@ def _values(rows: Iterable[Row], dataset: str, method: str, count: int, score: s
     return list(_by_seed(rows, dataset, method, count, score).values())
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def _parameters(rows: Iterable[Row], method: str) -> str:
+    return next(row["parameters"] for row in rows if row["method"] == method)
+
+
+def _paired(found: Difference) -> str:
+    """Return the mean of paired differences, their number, and the interval of several."""
+    if not found.values:
+        return ""
+    mean, count = signed(found.mean, 1), f"n = {len(found.values)}"
+    return f"{mean} ({found.interval_text(1)}; {count})" if len(found.values) > 1 else f"{mean} ({count})"
 
 
 def _mean(values: Sequence[float]) -> str:
