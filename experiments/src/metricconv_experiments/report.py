@@ -36,7 +36,8 @@ def report(
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "results")
-        shutil.copytree(results, copy, ignore=_other_files)
+        if results.is_dir():
+            shutil.copytree(results, copy, ignore=_other_files)
         try:
             found = _write_all(copy, work)
         except ValueError as error:  # it may name the copy of a CSV

@@ -42,9 +42,11 @@ def test_runs_are_added_reported_diagnosed_and_not_repeated(command, tmp_path):
 
 
 def test_fixed_kernels_are_compared_with_a_control(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(grids, "FIXED_MULTIPLIERS", (0.1, 1.0))
+    monkeypatch.setattr(grids, "TINY_MULTIPLIERS", (0.1, 1.0))
     options = (*TINY, "--grid=fixed", "--holdout=16", "--seed=0", "--seed=1", "--seed=2")
-    assert command("classify", *options, "--max-minutes=0").startswith("stopped at cifar10, multipliers, 1 of 16")
+    assert command("classify", *options, "--max-minutes=0").startswith(
+        "stopped at cifar10, fixed weights, multipliers, 1 of 16"
+    )
     assert command("classify", *options).count("top-1") == 4 * 2 * 2 + 5 * 2 * 2
     assert "top-1" not in command("classify", *options)
     rows = read_table(tmp_path / "out/runs.csv")

@@ -97,7 +97,7 @@ def test_other_filter_parameters_are_other_rows(root, tmp_path):
     for config in ((), ("--config", tmp_path / "gaussian.toml"), ("--config", tmp_path / "base.toml")):
         assert call(*common, "--padding-mode", "zeros", *config).exit_code == 0
         counts.append(len(read_table(tmp_path / "tuned.csv")))
-    assert counts == [8, 9, 17]
+    assert counts == [9, 10, 19]
     (tmp_path / "without.toml").write_text('[tuned."0.1"]\ngaussian = { sigma = 0.8 }')
     result = call(*common, "--config", tmp_path / "without.toml")
     assert result.exit_code == 1 and "has no utb_edge" in str(result.exception)
