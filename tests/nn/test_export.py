@@ -44,6 +44,15 @@ def test_exported_network_accepts_other_batch_and_image_sizes(network):
     torch.testing.assert_close(program.module()(x), network(x))
 
 
+def test_strided_layers_do_not_restrict_the_sizes_of_images():
+    network = nn.Sequential(*(MetricConv2d(2, 2, 3, stride=2, padding=1) for _ in range(2))).eval()
+    sizes = SIZES | {axis: torch.export.Dim(name, min=5) for axis, name in ((2, "height"), (3, "width"))}
+    program = torch.export.export(network, (torch.randn(2, 2, 16, 16),), dynamic_shapes=(sizes,))
+    for size in ((1, 2, 5, 7), (3, 2, 18, 9)):
+        x = torch.randn(size)
+        torch.testing.assert_close(program.module()(x), network(x))
+
+
 @pytest.mark.slow
 def test_onnx_network_agrees_at_other_batch_and_image_sizes(network, tmp_path):
     pytest.importorskip("onnxscript")

@@ -67,9 +67,11 @@ def run(problem: Problem) -> Tensor:
     support, groups = problem.support, problem.support.groups
     batch, height, columns = x.shape[0], problem.grid.size[0], problem.grid.size[1] * support.samples
     position = _normalized_positions(problem, x)  # [B, G, H, W, P, 2]
+    position = position.expand(batch, groups, *position.shape[2:]).flatten(3, 4)  # [B, G, H, W·P, 2]
     samples = grid_sample(
         x.unflatten(1, (groups, -1)).flatten(0, 1) if groups > 1 else x,
-        position.expand(batch, groups, *position.shape[2:]).reshape(batch * groups, height, columns, 2),
+        # Where G = 1, flatten would restrict the sizes of an exported program.
+        position.flatten(0, 1) if groups > 1 else position.squeeze(1),
         padding_mode=_MODES[problem.padding_mode],
         align_corners=problem.padding_mode == "reflect",
     )  # [B·G, C/G, H, W·P]
@@ -140,8 +142,9 @@ def parametrize(
     mean, half = half_scale * (first + second), half_scale * (first - second)
     vectors = torch.cat([frame, omega], 2)  # a, b, ω_y, ω_x
     products = vectors.unsqueeze(2) * vectors.unsqueeze(3)
-    table = products.new_tensor(_PRODUCTS).view(-1, 4, 4)
-    direction, square, inverse = torch.einsum("bgijhw,nij->bgnhw", products, table).split([3, 1, 3], 2)
+    table = products.new_tensor(_PRODUCTS).view(1, 1, -1, 4, 4, 1, 1)
+    # Unlike einsum, a sum does not restrict the sizes of an exported program.
+    direction, square, inverse = (products.unsqueeze(2) * table).sum((3, 4)).split([3, 1, 3], 2)
     half = half / (square + _SHORTEST_VECTOR**2)
     M = mean * _channels([1, 0, 1], raw) + half * direction
     determinant = mean * mean - (half * square).square()
