@@ -300,6 +300,14 @@ def test_both_byte_orders_are_accepted():
     assert np.array_equal(box_filter(image.astype(">f4"), 3), box_filter(image, 3))
 
 
+@pytest.mark.parametrize("code", "bBhHiIlLqQ?")
+def test_integers_of_every_type_of_numpy_are_filtered(code):
+    """NumPy has two integer types of 64 bits, of which torch supports one."""
+    image = np.eye(4).astype(code)
+    largest = 1 if code == "?" else np.iinfo(image.dtype).max
+    np.testing.assert_allclose(box_filter(image, 1), np.eye(4) / largest, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_displacements_have_dtype_of_image(monkeypatch, dtype):
     supports = []

@@ -24,8 +24,10 @@ def to_floats(image: object) -> Tensor:
         if numpy.ma.is_masked(image):
             raise ValueError(f"`image` has {numpy.ma.count_masked(image)} masked pixels; fill them first")
         try:
-            # A copy: torch does not support read-only arrays, negative strides or foreign byte orders.
-            values, floats = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))), torch.float64
+            # A copy: torch does not support read-only arrays, negative strides or foreign byte orders. Of two integer
+            # types with the same number of bits it supports one, which has the name of the other.
+            dtype = numpy.dtype(image.dtype.newbyteorder("=").str)
+            values, floats = torch.from_numpy(image.astype(dtype)), torch.float64
         except TypeError:
             raise TypeError(f"`image` must have a dtype that torch supports, got {image.dtype}") from None
     if values.is_complex() or values.is_quantized:
