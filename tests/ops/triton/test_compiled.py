@@ -54,9 +54,10 @@ def test_kernels_of_few_outputs_compile(capability: int) -> None:
     check_builds(launches, capability)
 
 
+@pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("kind", compiled.KINDS)
-def test_kernels_of_every_kind_compile(kind: str) -> None:
-    check_builds(compiled.launches_of(compiled.kind_case(kind)), 90)
+def test_kernels_of_every_kind_compile(kind: str, capability: int) -> None:
+    check_builds(compiled.launches_of(compiled.kind_case(kind)), capability)
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
